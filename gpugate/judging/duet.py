@@ -11,7 +11,7 @@ from gpugate.measurement.record import Counters, Measurement, Process
 from gpugate.measurement.settings import FEWEST_PAIRS, Settings
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSize
 from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, ProcessMean, mean_of_pairs
-from gpugate.statistics.sequential import collect_evidence, decide, decide_in_turn, detectable_change
+from gpugate.statistics.sequential import collect_evidence, decide, decide_in_turn, detectable_change, is_alarming
 
 BUDGET_S = 15.0  # of sampling a case in a process of a duet
 
@@ -29,15 +29,17 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
     measured = [(one.measured[case_id], one.swapped) for one in processes if case_id in one.measured]
     means = [mean_of(measurement, swapped) for measurement, swapped in measured if measurement.pairs]
     found = decide_in_turn(means)
+    outcome = DuetOutcome[decide(found).upper()]
     return Duet(
         case_id=case_id,
-        outcome=DuetOutcome[decide(found).upper()],
+        outcome=outcome,
         ratio=found.ratio,
         processes=tuple(collect_evidence([one]).ratio for one in means[: found.count]),
         detectable=detectable_change(found),
         relative_l2=max((one.relative_l2 for measurement, _ in measured for one in measurement.differences), default=0),
         base=_version(measured, is_head=False),
         head=_version(measured, is_head=True),
+        seems_slower=outcome is DuetOutcome.UNDECIDED and is_alarming(found),
     )
 
 

@@ -27,7 +27,7 @@ from gpugate.workload.counter_names import OF_TIME
 
 PromiseStand = Literal["", "kept", "open", "missed"]
 WallStand = Literal["", "slower", "open", "as recorded", "faster"]
-CodeStand = Literal["", "slower", "not slower", "undecided"]
+CodeStand = Literal["", "slower", "seems slower", "not slower", "undecided"]
 
 
 def find_middle(values: Sequence[Estimate]) -> Estimate:
@@ -173,6 +173,8 @@ class Evidence:
         outcome = self.duet.outcome if self.duet is not None else None
         if self.code.unchanged or outcome in (DuetOutcome.SAME, DuetOutcome.FASTER):
             return "not slower"
+        if self.duet is not None and self.duet.seems_slower:
+            return "seems slower"
         return "slower" if outcome is DuetOutcome.SLOWER else "undecided"
 
     @property

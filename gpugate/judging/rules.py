@@ -131,7 +131,12 @@ def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | Non
 
 OF_PROMISE = (ReasonCode.SPEEDUP_BELOW_PROMISE, ReasonCode.PROMISE_OPEN, ReasonCode.PROMISE_KEPT)
 OF_WALL = (ReasonCode.WALL_AS_RECORDED, ReasonCode.FASTER_THAN_RECORD, ReasonCode.SLOWER_THAN_RECORD)
-OF_CODE = (ReasonCode.CODE_SLOWER, ReasonCode.CODE_NOT_SLOWER, ReasonCode.CODE_UNDECIDED)
+OF_CODE = (
+    ReasonCode.CODE_SLOWER,
+    ReasonCode.CODE_SEEMS_SLOWER,
+    ReasonCode.CODE_NOT_SLOWER,
+    ReasonCode.CODE_UNDECIDED,
+)
 
 
 def _longer(one: Evidence) -> NextStep:
@@ -195,6 +200,12 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
     "throughput": (
         *NO_TIMES,
         Rule(lambda one: one.code_is == "slower", ReasonCode.CODE_SLOWER, Outcome.REGRESSED, NextStep.FIND_COMMIT),
+        Rule(
+            lambda one: one.code_is == "seems slower",
+            ReasonCode.CODE_SEEMS_SLOWER,
+            Outcome.UNDECIDED,
+            NextStep.FIND_COMMIT,
+        ),
         Rule(lambda one: one.result.cores_changed, ReasonCode.OTHER_CORES, Outcome.ENV_INVALID, NextStep.SAME_CORES),
         Rule(lambda one: one.lacks_record, ReasonCode.NO_RECORD, Outcome.NO_BASELINE, _record),
         Rule(lambda one: one.record is None, ReasonCode.NO_RECORD, Outcome.PASS),

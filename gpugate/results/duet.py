@@ -78,6 +78,7 @@ class Duet:
     `detectable` is the slowdown, a share, that a duet with this noise detects. `relative_l2` is the largest error of
     the head's outputs against the base's on the same inputs. `base` and `head` are the counters of either version in
     the first process, but for the times of the bill, which are medians of all processes, and the lowest peak of memory.
+    `seems_slower`: it is UNDECIDED for no other reason than that a slowdown needs more processes.
     """
 
     case_id: str
@@ -88,3 +89,4 @@ class Duet:
     relative_l2: NotNegative
     base: Counters
     head: Counters
+    seems_slower: bool = False

@@ -270,6 +270,7 @@ class ReasonCode(str, Enum):
         f"the code is not slower: {_IN_TURNS}",
         "the code is that of the record ({commit:.12})",
     )
+    CODE_SEEMS_SLOWER = ("code_seems_slower", f"the code seems slower, by too few processes to decide: {_IN_TURNS}")
     CODE_UNDECIDED = (
         "code_undecided",
         "not compared with the recorded code: {problem}",

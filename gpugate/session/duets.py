@@ -57,7 +57,8 @@ def measure_duets(
     """Measures the plan in one fresh process after another, until every case is decided or has had `processes` of them.
 
     A process that dies costs the case that was running; a further one measures the cases that were not begun. No
-    process begins that would end more than `limit_s` after the beginning, if it took as long as the longest before it.
+    process begins that would end more than `limit_s` after the beginning, if it took as long as the longest before it,
+    unless a case seems slower, which alone is measured then: a slowdown that lacks one process is decided.
     `print_line` gets a line about each process, and `receive` each of its messages, with its number from 0: a
     DuetProcess in JSON with all that it has measured. Raises CompareError, with the cause, where a process cannot
     measure any case, and where the first one has measured none by then.
@@ -66,11 +67,14 @@ def measure_duets(
     most, began_s, longest_s = processes, perf_counter(), 0.0
     while len(taken) < most:
         spent_s = perf_counter() - began_s
-        if limit_s is not None and taken and spent_s + longest_s > limit_s:
-            break
+        left_s = None if limit_s is None else limit_s - spent_s
+        if left_s is not None and taken and longest_s > left_s:
+            slower = {duet.case_id for duet in judge_duets(taken)[0] if duet.seems_slower} & taken[-1].measured.keys()
+            if not slower:
+                break
+            plan, left_s = replace(plan, case_ids=tuple(sorted(slower))), 2 * longest_s
         left = "all cases" if plan.case_ids is None else number_of(len(plan.case_ids), "case")
         print_line(f"process {len(taken) + 1} of at most {most}: {left}")
-        left_s = None if limit_s is None else limit_s - spent_s
         orders = replace(plan, number=len(taken))
         process = run_process(orders, head, words, left_s, partial(receive, orders.number))
         if process is None:

@@ -48,6 +48,12 @@ def log_likelihood_ratio(means: Means, sign: int) -> float:
     return (PRIOR_WORTH + means.count) / 2 * math.log(without / with_change)
 
 
+def is_alarming(means: Means) -> bool:
+    """True where the processes so far would show a slowdown, if they were enough: no decision yet. It was true of 1 of
+    326 stored duets of unchanged code by their first process, and of none of 122 by two."""
+    return log_likelihood_ratio(means, 1) >= _ALARM
+
+
 def decide(means: Means) -> Decision:
     """Decides by the processes of a duet so far."""
     ratios = log_likelihood_ratio(means, 1), log_likelihood_ratio(means, -1)

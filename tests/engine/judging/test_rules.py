@@ -124,6 +124,7 @@ COUNTERS: Table = [
     (case(measured(kernels=60.0), NOT_COUNTED), REGRESSED, "item_grew"),
 ]
 BILLED = with_bill(SLOW)
+FEW = replace(code(14.0), processes=code(14.0).processes[:2])  # a slowdown needs three
 WALL: Table = [
     (case(measured(10.05)), PASS, "wall_as_recorded"),
     (case(measured(10.1, spread=0.02)), UNDECIDED, "wall_open", NextStep.MEASURE_LONGER),
@@ -150,6 +151,7 @@ WALL: Table = [
     (case(SLOW, recorded_code=code(9.0)), PASS, "the_machine"),
     (case(SLOW, recorded_code=code(None)), PASS, "the_machine"),  # the code is that of the record
     (case(SLOW, recorded_code=code(10.0, spread=0.3)), UNDECIDED, "slower_than_record"),  # undecided
+    (case(measured(), recorded_code=FEW), UNDECIDED, "code_seems_slower", NextStep.FIND_COMMIT),
     (case(SLOW, recorded_code=code(None, unchanged=False, problem="gone")), REGRESSED, "slower_than_record"),
     (case(measured(), recorded_code=code(10.0, spread=0.3)), PASS, "wall_as_recorded"),
     (case(measured(9.0), recorded_code=code(9.0)), IMPROVED, "faster_than_record"),
