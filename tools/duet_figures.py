@@ -91,7 +91,8 @@ case that are slower, and {unchanged} of unchanged code. Record and duet are tak
 trial as never found by a duet. A case counts as red where at least 95 % of its nights are. **The rows without a limit
 are of `gpugate compare`, not of a gate**, all of whose duets together have a quarter of the night. "{limit:g} s": the
 limit that a gate has for further processes and duets of one case whose source is that of the record, all of it for the
-duet. Each process of a case takes as long as in its trials, and at least {process:g} s beside its pairs.
+duet; a duet that seems slower then gets the processes that decide it. Each process of a case takes as long as in its
+trials, and at least {process:g} s beside its pairs.
 
 The noise of each case is fitted to one or two trials of two to six processes, which ended when they were decided: the
 simulation is not a measurement of the rates.
@@ -256,7 +257,8 @@ def decide_cases(
         if case_id in noises:
             noise, size = noises[case_id], size_of(entry.current.processes)
             count = SLOWER_DUETS if slowdown else UNCHANGED_DUETS
-            duet = simulate(noise, size, slowdown, count, draw, count_processes(noise, size, limit_s))
+            most = count_processes(noise, size, limit_s)
+            duet = simulate(noise, size, slowdown, count, draw, most, goes_on=True)
         found.append(Decided(case_id, by_record[case_id], duet))
     return found
 

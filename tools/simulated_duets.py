@@ -24,7 +24,7 @@ from gpugate.judging.duet import plan
 from gpugate.measurement.record import Measurement, Process
 from gpugate.results.duet import DuetSize
 from gpugate.statistics.intervals import ProcessMean, mean_of_pairs
-from gpugate.statistics.sequential import MOST_PROCESSES, collect_evidence, decide, decide_in_turn
+from gpugate.statistics.sequential import MOST_PROCESSES, collect_evidence, decide, decide_in_turn, is_alarming
 from tools.trust.duets import DuetTrial
 
 Numbers = npt.NDArray[np.float64]
@@ -192,15 +192,24 @@ def _process_s(noise: CaseNoise, size: DuetSize) -> float:
 
 
 def simulate(
-    noise: CaseNoise, size: DuetSize, slowdown: float, count: int, draw: np.random.Generator, most: int = MOST_PROCESSES
+    noise: CaseNoise,
+    size: DuetSize,
+    slowdown: float,
+    count: int,
+    draw: np.random.Generator,
+    most: int = MOST_PROCESSES,
+    goes_on: bool = False,
 ) -> Simulated:
-    """Simulates `count` duets of at most so many processes, in which a step takes the share `slowdown` longer."""
+    """Simulates `count` duets of at most so many processes, in which a step takes the share `slowdown` longer.
+
+    `goes_on`: a duet that seems slower by then gets the processes that decide it, as in a gate.
+    """
     if not most:
         return Simulated({"undecided": count}, 0.0, _process_s(noise, size))
     decisions: dict[str, int] = {}
     taken = 0
     for _ in range(count):
-        found = decide_in_turn(draw_processes(noise, size, math.log1p(slowdown), most, draw))
+        found = decide_in_turn(draw_processes(noise, size, math.log1p(slowdown), most, draw, goes_on))
         decision = decide(found)
         decisions[decision] = decisions.get(decision, 0) + 1
         taken += found.count
@@ -208,15 +217,20 @@ def simulate(
 
 
 def draw_processes(
-    noise: CaseNoise, size: DuetSize, log_ratio: float, count: int, draw: np.random.Generator
+    noise: CaseNoise, size: DuetSize, log_ratio: float, count: int, draw: np.random.Generator, goes_on: bool = False
 ) -> list[ProcessMean]:
     """Draws the processes of one duet, until the test decides."""
     of_process = draw.choice(GRID, p=noise.processes)
     of_build = 0.0 if noise.builds is None else draw.choice(GRID, p=noise.builds)
     found: list[ProcessMean] = []
-    while len(found) < count and (not found or decide(collect_evidence(found)) == "undecided"):
+    while not found or _takes_another(found, count, goes_on):
         mean = log_ratio + of_process * draw.standard_normal()
         builds = mean + of_build * draw.standard_normal((size.builds, 1))
         pairs = builds + draw.choice(noise.residuals, (size.builds, size.pairs))
         found.append(mean_of_pairs(list(pairs)))
     return found
+
+
+def _takes_another(found: Sequence[ProcessMean], count: int, goes_on: bool) -> bool:
+    means = collect_evidence(found)
+    return decide(means) == "undecided" and (means.count < count or (goes_on and is_alarming(means)))
