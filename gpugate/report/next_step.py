@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from gpugate.results.reason import ReasonCode
 from gpugate.results.verdict import NextStep, Verdict
 from gpugate.units import SHORT_COMMIT
 
@@ -50,7 +51,11 @@ def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str]
     rerun = _describe_rerun(run, case_ids)
     facts = {name: value for reason in verdict.reasons for name, value in reason.facts.items()}
     uncommitted = step is NextStep.FIND_COMMIT and run.provenance is not None and run.provenance.changes is not None
-    return ("commit this code, then " if uncommitted else "") + _WORDS[step].format(
+    first = "commit this code, then " if uncommitted else ""
+    if step is NextStep.FREE_CORES and verdict.code is ReasonCode.IMPOSSIBLE_RATE:
+        # Other work slows the yardsticks by a few times at most, and no side.
+        first = f"{_WORDS[NextStep.CHECK_SIZE]}; if they agree, "
+    return first + _WORDS[step].format(
         rerun=rerun,
         again=f"{rerun} --gate" if run.gate else rerun,
         record=describe_recording(run, case_ids),

@@ -23,10 +23,10 @@ FACTS = Reason(ReasonCode.OTHER_CORES, {"commit": "1a2b3c4d5e6f", "recorded_core
 BY_HAND = {NextStep.USE_CUDA, NextStep.CHECK_SIZE, NextStep.DECLARE_ENGAGEMENT}
 
 
-def words_of(step: NextStep) -> str:
+def words_of(step: NextStep, reason: Reason = FACTS) -> str:
     case = replace(stored_runs.case("quick", kind="cpu"), case_id=CASE)
     run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, seed=0, gate=True, cases={CASE: case})
-    return describe_next_step(Verdict("speedup", CASE, Outcome.UNDECIDED, (FACTS,), step), run)
+    return describe_next_step(Verdict("speedup", CASE, Outcome.UNDECIDED, (reason,), step), run)
 
 
 def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_alone(
@@ -47,6 +47,13 @@ def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_
             result = tiny.run(*words, "--collect-only", "-q")
             assert result.status == 0
             assert set(re.findall(r"::\w+\[(.+?)\]", result.text)) == {CASE}
+
+
+def test_an_impossible_rate_beside_other_work_asks_first_for_the_size_that_is_declared() -> None:
+    reason = Reason(ReasonCode.IMPOSSIBLE_RATE, {"times_ceiling": 68.2})
+    assert words_of(NextStep.FREE_CORES, reason).startswith(
+        f"{words_of(NextStep.CHECK_SIZE)}; if they agree, end the other work on this machine, then pytest "
+    )
 
 
 def test_a_command_for_several_cases_selects_these_alone(tiny: TinyProject) -> None:
