@@ -31,7 +31,7 @@ def screen(view: RunView, width: int, detailed: bool = False) -> list[Renderable
         *(_figures(view, width) if detailed else []),
         *section("needs attention", _attention(view, detailed)),
         *section("autopsy", (_under(name, lines if detailed else lines[:1]) for name, lines in view.autopsies.items())),
-        *section("not measured", (_skip(reason, ids, detailed) for reason, ids in view.skips.items())),
+        *section("not measured", (_skip(reason, ids, detailed) for reason, ids in view.accepted.items())),
         *_last_lines(view),
     ]
 
@@ -69,15 +69,18 @@ def _last_lines(view: RunView) -> list[RenderableType]:
     """The warnings, the fault once more, the gains of optimizations, the worth of verdicts, the cost of a gate, and
     the tally."""
     warned = (Text(words, style="yellow", overflow="fold") for words in view.warnings)
-    lines = [*view.gains, *view.worth, *(view.cost if view.run.gate else []), view.tally]
+    lines = [*view.gains, *view.worth, *(view.cost if view.run.gate else []), view.ending]
     return [Text(), *warned, *_fault(view), *(Text(line, overflow="fold") for line in lines)]
 
 
 def _attention(view: RunView, detailed: bool) -> Iterator[list[RenderableType]]:
-    failed, found = list(view.errors.items()), view.findings if detailed else view.attention
+    failed = [("FAILED", case_id, error) for case_id, error in view.errors.items()]
+    for reason, ids in view.refused.items():
+        failed.append(("MISSING", units.list_names(ids, len(ids) if detailed else MOST_NAMED), reason))
+    found = view.findings if detailed else view.attention
     most = len(failed) + len(found) if detailed else MOST_PARAGRAPHS
-    for case_id, error in failed[:most]:
-        yield [_head("FAILED", f"  {case_id}", "bold red"), indent(error, 4)]
+    for word, cases, problem in failed[:most]:
+        yield [_head(word, f"  {cases}", "bold red"), indent(problem, 4)]
     for one in found[:most]:
         such_as = "such as: " if len(one.case_ids) > 1 else ""
         words = one.sentences if detailed else [f"{such_as}{one.reason}"]

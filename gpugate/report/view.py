@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from gpugate import units
 from gpugate.judging.evidence import duet_of
+from gpugate.machine.environment import Missing
 from gpugate.measurement.derived import whole_run
 from gpugate.report.bottleneck import bottleneck
 from gpugate.report.machine import load, yardsticks
@@ -142,6 +143,13 @@ class RunView:
         parts = (self.counts, self.not_gated, f"in {self.run.wall_s:.0f} s", f"seed {self.run.seed}")
         return ", ".join(filter(None, parts))
 
+    @property
+    def ending(self) -> str:
+        """The tally, of a gate that ended with its result: `the gate is red: 7 cases measured (7 PASS) ...`."""
+        status = self.run.exit_status
+        result = f"the gate is {'red' if status else 'green'}: " if self.run.gate and status is not None else ""
+        return f"{result}{self.tally}"
+
     @cached_property
     def not_gated(self) -> str:
         """`1 case not gated tonight (net/fast/cpu)`; empty where a gate judged the times of all."""
@@ -169,12 +177,24 @@ class RunView:
     @cached_property
     def skips(self) -> dict[str, list[str]]:
         """Case ids by the reason for which they were skipped, in a gate with the option that accepts it."""
-        by_reason: dict[str, list[str]] = {}
-        for case in self.cases:
-            if case.skipped is not None:
-                reason = describe_absence(case) if self.run.gate else case.skipped
-                by_reason.setdefault(reason, []).append(case.case_id)
-        return by_reason
+        return self._by_reason([case for case in self.cases if case.skipped is not None])
+
+    @cached_property
+    def refused(self) -> dict[str, list[str]]:
+        """The skips on which a gate fails; none of an older run, which does not have what was accepted."""
+        return self._by_reason([case for case in self.cases if _is_refused(case, self.run.accepted)])
+
+    @cached_property
+    def accepted(self) -> dict[str, list[str]]:
+        """The other skips."""
+        skipped = [case for case in self.cases if case.skipped is not None]
+        return self._by_reason([case for case in skipped if not _is_refused(case, self.run.accepted)])
+
+    def _by_reason(self, skipped: Sequence[CaseResult]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for case in skipped:
+            found.setdefault(describe_absence(case) if self.run.gate else str(case.skipped), []).append(case.case_id)
+        return found
 
     @cached_property
     def errors(self) -> dict[str, str]:
@@ -408,6 +428,14 @@ def describe_absence(case: CaseResult) -> str:
     """The reason of a skip, and the option by which a gate accepts it, where there is one."""
     accepted = f"; --allow-missing {','.join(case.lacking)} lets a gate pass without it" if case.lacking else ""
     return f"{case.skipped}{accepted}"
+
+
+def _is_refused(case: CaseResult, accepted: Sequence[str] | None) -> bool:
+    """True for a skip that a gate does not accept. A sweep's point that ran out of memory lacks nothing: it is one only
+    where it is recorded."""
+    if case.skipped is None or accepted is None:
+        return False
+    return not Missing(case.lacking, case.skipped).allowed_by(accepted) if case.lacking else bool(case.remembered)
 
 
 def _has_failed(case: CaseResult) -> bool:

@@ -69,6 +69,7 @@ class RunResult:
     provenance: Provenance | None = None  # None: an older run
     memory_bytes: Count | None = None  # of the GPU; None: a CPU, or an older run
     shard: Shard | None = None  # None: a whole night
+    accepted: tuple[str, ...] | None = stored_unless(None)  # by --allow-missing; None: no gate, or an older run
     narrowed: bool = stored_unless(False)  # an option or a test's name selected some of the tests of `command`
 
     @property

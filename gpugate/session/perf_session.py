@@ -249,6 +249,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
         seed=seed if worker is None else worker.seed,
         command=options.command,
         gate=options.gate,
+        accepted=tuple(sorted(options.allow_missing)) if options.gate else None,
         recording=options.update_baselines,
         mutated=str(options.fault) if options.fault else None,
         interrupted=True,

@@ -43,6 +43,20 @@ def test_an_open_promise_needs_attention_in_every_run(tmp_path: Path, gate: bool
     assert [one.outcome for one in look.attention] == [Outcome.UNDECIDED]
 
 
+@pytest.mark.parametrize(("accepted", "status", "result"), [((), 1, "red"), (("cuda",), 0, "green")])
+def test_a_gate_lists_an_absence_that_it_does_not_accept_and_ends_with_its_result(
+    tmp_path: Path, accepted: tuple[str, ...], status: int, result: str
+) -> None:
+    missing = stored_runs.case("missing", None, skipped="needs a CUDA GPU", lacking=("cuda",))
+    run = stored_runs.stored(tmp_path / "run.json", stored_runs.case("pass"), missing, gate=True)
+    run.accepted, run.exit_status = accepted, status
+    shown = render_text(screen(RunView(run), 100), 100, colour=False)
+    reason = "needs a CUDA GPU; --allow-missing cuda lets a gate pass without it"
+    assert (f"needs attention\n  MISSING  tiny/missing/cuda\n    {reason}\n" in shown) is (result == "red")
+    assert (f"not measured\n  1 case: {reason}\n" in shown) is (result == "green")
+    assert f"\nthe gate is {result}: 1 case measured (1 PASS), 1 case skipped, in " in shown
+
+
 def test_a_run_with_a_fault_advises_no_recording(tmp_path: Path) -> None:
     new = stored_runs.case("new", remembered=None)
     assert RunView(stored_runs.stored(tmp_path / "run.json", new, mutated="stale")).next_command == []
