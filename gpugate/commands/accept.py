@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         old = baseline.load_all(folder)
         files, refused = baseline.record_cases(old, runs, recording, processes)
         # The contents of all files are made before the first file is written: a refusal leaves every file unchanged.
-        write(folder, files, refused, lambda lines: print(*lines, sep="\n"))
+        write(folder, files, refused, runs, lambda lines: print(*lines, sep="\n"))
     return 0
 
 

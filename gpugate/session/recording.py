@@ -12,6 +12,7 @@ from gpugate import units
 from gpugate.errors import BaselineError, FreshProcessError
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
+from gpugate.report.next_step import describe_recording
 from gpugate.results.run import RunResult
 from gpugate.session.confirm import run_fresh
 from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
@@ -44,7 +45,7 @@ def record(session: PerfSession, print_lines: PrintLines) -> None:
         session.print_line(f"recording: {kept}")
         raise
     more = [kept, *warn_about_code(session)]
-    write(session.records.folder, files, refused, lambda lines: print_lines([*lines, *more]))
+    write(session.records.folder, files, refused, runs, lambda lines: print_lines([*lines, *more]))
 
 
 def warn_about_code(session: PerfSession) -> list[str]:
@@ -92,14 +93,23 @@ def _runs(session: PerfSession, folder: Path) -> list[RunResult]:
 
 
 def write(
-    folder: Path, files: Sequence[baseline.BaselineFile], refused: Mapping[str, str], print_lines: PrintLines
+    folder: Path,
+    files: Sequence[baseline.BaselineFile],
+    refused: Mapping[str, str],
+    runs: Sequence[RunResult],
+    print_lines: PrintLines,
 ) -> None:
-    """Writes the files, and prints what changed.
+    """Writes the files that were made of `runs`, and prints what changed and the next step.
 
     Raises BaselineError for a baseline that cannot be written, and at the end for the cases that were `refused`.
     """
     lines = [line for file in files for line in baseline.write(folder, file)]
-    print_lines([*lines, f"written to {folder}: read the difference and commit it"])
+    useless = baseline.find_useless(files, {case_id for run in runs for case_id in run.cases} - refused.keys())
+    step = "read the difference and commit it"
+    if useless:
+        again = describe_recording(runs[-1], useless)
+        step = f"on a quieter machine, record again what misses a slowdown of {units.percent(baseline.USEFUL)}: {again}"
+    print_lines([*lines, f"written to {folder}: {step}"])
     if refused:
         raise BaselineError("\n".join(f"not recorded: {reason}" for reason in refused.values()))
 

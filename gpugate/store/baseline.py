@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,6 +49,7 @@ from gpugate.workload import CaseKey, WorkloadName
 # the word `anchor`. 6: the step profile of a case, which was in a file of its own.
 FORMAT_VERSION = 6
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
+USEFUL = 0.25  # a record that misses a larger slowdown gates nearly nothing by the wall time
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED)
 
 
@@ -382,6 +383,16 @@ def _detectable(record: Record) -> float:
     """Computes the smallest slowdown that a gate of this case alone detects, as a share of the time per step."""
     limits = record.history.wall_limits(checks_per_night=1)
     return UNKNOWN_TOLERANCE if limits is None else limits.detectable
+
+
+def find_useless(files: Sequence[BaselineFile], recorded: Container[str]) -> list[str]:
+    """The ids of the `recorded` cases whose new record misses a slowdown of USEFUL, though it has enough processes."""
+    entries = {f"{file.workload}/{key}": entry.current for file in files for key, entry in file.cases.items()}
+    return [
+        case_id
+        for case_id, record in entries.items()
+        if case_id in recorded and len(record.processes) >= MIN_PROCESSES and _detectable(record) > USEFUL
+    ]
 
 
 def _join(recorded: Record, added: Record) -> Record:
