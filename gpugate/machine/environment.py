@@ -10,7 +10,7 @@ import platform
 import re
 import shutil
 import sysconfig
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain, combinations
 from pathlib import Path
@@ -189,6 +189,16 @@ def missing_needs(needs: Needs, environment: Environment) -> Missing | None:
     """
     missing = dict(_missing(needs, environment)) or dict(_missing_engine(needs, environment))
     return Missing(tuple(missing), next(iter(missing.values()))) if missing else None
+
+
+def list_needed(needs: Iterable[Needs]) -> set[str]:
+    """The names that `--allow-missing` takes for them, with those that are no name of a package, an engine or a
+    flag."""
+    found = {"compute-capability", "gpus", "c++"}
+    for one in needs:
+        packages = chain.from_iterable(_IMPLIED_PACKAGES.get(name, (name,)) for name in one.packages)
+        found.update(packages, one.cpu_flags, () if one.engine is None else (one.engine.name,))
+    return found | {name.removeprefix("torch_") for name in found}
 
 
 def _missing(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:

@@ -225,7 +225,8 @@ class PerfRun:
         elif any(cases_of(item) for item in session.items):
             pass  # another plugin measured them, such as that of duets
         elif self._collected and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-            self._lines.extend(describe_unmatched(self.config.option.keyword, self._collected))
+            option = self.config.option
+            self._lines.extend(describe_unmatched(option.keyword, option.markexpr, self._collected))
         elif self.options.gate and not (self._is_worker or self.config.option.collectonly or session.exitstatus):
             self._end_red(session, [NOTHING_MEASURED])
 

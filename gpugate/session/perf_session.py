@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gpugate.catalogue import Catalogue
 from gpugate.errors import CompareError, GpugateError, OptionError
 from gpugate.machine.cores import find_usable_cores
-from gpugate.machine.environment import Environment, Missing, describe, missing_needs
+from gpugate.machine.environment import Environment, Missing, describe, list_needed, missing_needs
 from gpugate.measurement.settings import HALF_WIDTH, Settings
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import RecordedCode
@@ -220,17 +220,29 @@ def _check_settings(given: Mapping[str, str], selected: Collection[Case]) -> Non
         raise OptionError(f"--perf-set {name}={given[name]} is for none of the selected workloads: {advice}")
 
 
+def _check_accepted(accepted: Collection[str], catalogue: Catalogue) -> None:
+    """Raises OptionError for a name of `--allow-missing` that no case needs."""
+    known = {*NO_GPU.names, *list_needed(case.optimization.needs for case in catalogue.cases())}
+    unknown = sorted(set(accepted) - known)
+    if unknown:
+        raise OptionError(
+            f"--allow-missing {unknown[0]} is nothing that a case needs: they need {', '.join(sorted(known))}"
+        )
+
+
 def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: Mapping[str, str]) -> PerfSession:
     """Describes the device and reads its baselines.
 
-    Raises OptionError for a device that is not there and for a name in `--perf-set` that no selected workload knows,
-    CompareError for an `--against` that is not there, and BaselineError for a file that cannot be trusted.
+    Raises OptionError for a device that is not there, for a name in `--perf-set` that no selected workload knows and
+    for one in `--allow-missing` that no case needs, CompareError for an `--against` that is not there, and
+    BaselineError for a file that cannot be trusted.
     """
     import torch
 
     selected = [case for case in catalogue.cases() if case.id in node_ids]
     if not options.fresh:  # a fresh process has all settings of its parent, and only some of its cases
         _check_settings(options.settings, selected)
+        _check_accepted(options.allow_missing, catalogue)
         if options.against not in (AUTO, OFF):
             find_commit(options.against, root)
     worker = options.worker

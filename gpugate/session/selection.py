@@ -133,11 +133,14 @@ def selects_all(config: pytest.Config) -> bool:
     return not narrowed and not any("::" in word for word in config.option.file_or_dir)
 
 
-def describe_unmatched(keyword: str, case_ids: Collection[str]) -> list[str]:
-    """The sentence about a `-k` that selects nothing, with the names that it may stand for; none without `-k`."""
+def describe_unmatched(keyword: str, marker: str, case_ids: Collection[str]) -> list[str]:
+    """The sentence about `-k` and `-m` that select nothing, with the names that they may stand for; none without
+    them."""
+    given = [f"-{option} {value!r}" for option, value in (("k", keyword), ("m", marker)) if value]
     names = sorted({*case_ids, *(case_id.rsplit("/", 2)[0] for case_id in case_ids)})
     similar = get_close_matches(keyword, names, n=3) or names[:3]
-    return [f"-k {keyword!r} selects no test; cases have names such as {list_names(similar)}"] if keyword else []
+    known = f"cases have names such as {list_names(similar)}" if keyword else f"cases on a GPU have the mark {GPU_MARK}"
+    return [f"{' '.join(given)} selects no test; {known}"] if given else []
 
 
 def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str]) -> bool:

@@ -366,6 +366,16 @@ def test_a_mistyped_case_is_answered_with_similar_names(tiny: TinyProject) -> No
     result = tiny.run("-k", "tiny/quikc", "--gate")
     assert result.status == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "-k 'tiny/quikc' selects no test; cases have names such as tiny/quick" in result.text
+    marked = tiny.run("-m", "gpuu")
+    assert marked.status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "-m 'gpuu' selects no test; cases on a GPU have the mark gpu\n" in marked.text
+
+
+def test_an_absence_of_what_no_case_needs_is_refused_before_a_case_is_measured(tiny: TinyProject) -> None:
+    result = tiny.run("--gate", "--allow-missing", "cuda,cudaa")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    known = "c++, compute-capability, cuda, gpus"
+    assert f"--allow-missing cudaa is nothing that a case needs: they need {known}\n" in result.text
 
 
 def test_a_record_whose_optimization_is_gone_is_red_until_it_is_deleted(

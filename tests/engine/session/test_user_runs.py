@@ -91,7 +91,7 @@ def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject) -> N
     """The screen alone says why; where another case is measured, pytest lists the failed tests as ever."""
     reason = f"{NO_GPU}; --allow-missing cuda lets a gate pass"
     assert tiny.run("-m", "gpu").status == 0
-    strict = tiny.run("-m", "gpu", "--gate", "-v", "--allow-missing=cdua", "--junitxml=junit.xml")
+    strict = tiny.run("-m", "gpu", "--gate", "-v", "--allow-missing=gpus", "--junitxml=junit.xml")
     assert strict.status == 1
     assert len(passed(strict.text, "FAILED")) == len(PROMISES)
     assert strict.text.count(NO_GPU) == strict.text.count(reason) == 1
@@ -103,7 +103,7 @@ def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject) -> N
     assert f"tiny/quick/cuda was not measured: {reason}" in mixed.text.partition("= FAILURES =")[2]
     for result in (strict, mixed):
         check_no_traceback(result.text)
-    assert tiny.run("-k", "outputs", "--gate", "--allow-missing", "memory, cuda").status == 0
+    assert tiny.run("-k", "outputs", "--gate", "--allow-missing", "gpus, cuda").status == 0
 
 
 def test_a_gate_by_workers_that_can_measure_nothing_has_one_reason_too(tiny: TinyProject) -> None:
