@@ -27,6 +27,7 @@ from gpugate.statistics.policy import SHARP
 from gpugate.units import date_of, number_of, percent
 
 MOST_NAMED = 3  # optimizations by name
+REPEATING = "wrong output"  # the kind of an autopsy whose cause is the reason of the verdict
 NO_EVIDENCE = (Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED)  # such times are no evidence of a gain
 
 
@@ -203,7 +204,9 @@ class RunView:
 
     @cached_property
     def autopsies(self) -> dict[str, tuple[str, ...]]:
-        return {case.case_id: case.autopsy.sentences for case in self.cases if case.autopsy is not None}
+        """The sentences of each autopsy that adds to the reason of its verdict."""
+        explained = [(case.case_id, case.autopsy) for case in self.cases if case.autopsy is not None]
+        return {case_id: one.sentences for case_id, one in explained if one.kind != REPEATING}
 
     @cached_property
     def found(self) -> list[Finding]:
@@ -240,14 +243,15 @@ class RunView:
     def gains(self) -> list[str]:
         """The findings about the optimizations in one or two sentences; none without a time that is evidence, and of a
         fault on purpose."""
-        found = {
-            f"{case.workload}/{case.optimization}": one.speedup
+        timed = {
+            f"{case.workload}/{case.optimization}": (case, one.speedup)
             for case in self.cases
             if (one := summarize_decider(case)) and case.worst not in NO_EVIDENCE and not _has_no_result(case)
         }
-        if not found or self.run.mutated:
+        if not timed or self.run.mutated:
             return []
-        gains = {name: speedup for name, speedup in found.items() if speedup.low > 1}
+        found = {name: speedup for name, (_, speedup) in timed.items()}
+        gains = {name: one for name, one in found.items() if one.low > 1 and not _has_open_promise(timed[name][0])}
         losses = [name for name, speedup in found.items() if speedup.high < 1]
         verb = "gains" if 1 in (len(gains), len(found)) else "gain"
         words = f"{len(gains)} of {number_of(len(found), 'optimization')} {verb} here"
@@ -340,18 +344,18 @@ class RunView:
 
     @cached_property
     def sharpness(self) -> str | None:
-        """The share of cases that would catch a slowdown; None where no case has a record.
+        """The number of cases in which a gate would miss a slowdown; None where no case has a record.
 
         A case catches a slowdown by its wall time or by a duet, whichever shows the smaller one.
         """
         found = [_detectable(case) for case in self.cases if case.remembered is not None and case.verdicts]
         if not found:
             return None
-        sharp, middle = sum(one <= SHARP for one in found), statistics.median(found)
+        missed, middle = sum(one > SHARP for one in found), statistics.median(found)
         median = percent(middle) if math.isfinite(middle) else "none"
         return (
-            f"sharpness: {sharp} of {number_of(len(found), 'case')} would catch a slowdown of {percent(SHARP)} by the "
-            f"wall time or a duet (median detectable {median})"
+            f"sharpness: wall times and duets would miss a slowdown of {percent(SHARP)} in {missed} of {len(found)} "
+            f"cases (median detectable {median})"
         )
 
     @cached_property
@@ -441,6 +445,10 @@ def _is_refused(case: CaseResult, accepted: Sequence[str] | None) -> bool:
 def _has_failed(case: CaseResult) -> bool:
     """True for a case with a held verdict on which a gate fails."""
     return any(one.check in case.held and not one.good for one in case.verdicts)
+
+
+def _has_open_promise(case: CaseResult) -> bool:
+    return any(one.code is ReasonCode.PROMISE_OPEN for one in case.verdicts)
 
 
 def _has_no_result(case: CaseResult) -> bool:

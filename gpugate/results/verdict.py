@@ -87,8 +87,9 @@ class Verdict:
 
     @property
     def circumstances(self) -> tuple[str, ...]:
-        """The other reasons, a sentence each."""
-        return tuple(describe(self.reasons, self.numbers)[1:])
+        """The other reasons, a sentence each; not that of a wall time which did not show the failure."""
+        others = [one for one in self.reasons[1:] if not (self.bad and one.code is ReasonCode.WALL_AS_RECORDED)]
+        return tuple(describe(others, self.numbers))
 
     @property
     def good(self) -> bool:

@@ -10,6 +10,7 @@ from gpugate.measurement.record import Measurement
 from gpugate.report.screen import screen
 from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import RunView
+from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import DuetProcess, RecordedCode
 from gpugate.results.run import RunResult
@@ -104,20 +105,43 @@ def run_of(*cases: CaseResult) -> RunResult:
 
 
 @pytest.mark.parametrize(
-    ("compared", "sharp", "words"),
+    ("compared", "missed", "words"),
     [
-        ([code(10.0), code(10.5)], 2, "2 cases in turns (1 SAME, 1 SLOWER)"),
+        ([code(10.0), code(10.5)], 0, "2 cases in turns (1 SAME, 1 SLOWER)"),
         ([RecordedCode(COMMIT, unchanged=True), code(10.0)], 1, "1 case in turns (1 SAME), 1 unchanged"),
-        ([RecordedCode("", problem="no commit\nin two lines")], 0, "1 not compared (no commit)"),
-        ([RecordedCode("", problem="a"), RecordedCode("", problem="b")], 0, "2 not compared (such as: a)"),
+        ([RecordedCode("", problem="no commit\nin two lines")], 1, "1 not compared (no commit)"),
+        ([RecordedCode("", problem="a"), RecordedCode("", problem="b")], 2, "2 not compared (such as: a)"),
     ],
 )
-def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], sharp: int, words: str) -> None:
+def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], missed: int, words: str) -> None:
     cases = [judged(judged_case(GOOD, remembered=BLUNT, recorded_code=one)) for one in compared]
     sharpness, bill, codes = RunView(run_of(*cases)).worth
-    assert sharpness.startswith(f"sharpness: {sharp} of {len(compared)} case")
+    of_all = f"in {missed} of {len(compared)} cases"
+    assert sharpness.startswith(f"sharpness: wall times and duets would miss a slowdown of 5 % {of_all} (")
     assert bill == f"bill: counts alone were compared in {number_of(len(compared), 'case')}"
     assert codes == f"recorded code: {words}"
+
+
+def test_a_gain_whose_promise_is_open_is_not_counted(tmp_path: Path) -> None:
+    undecided = stored_runs.case("undecided", 2.0, remembered=None)
+    undecided.measurement = stored_runs.measured(undecided.case_id, 2.0, spread=0.4)
+    run = stored_runs.stored(tmp_path / "run.json", stored_runs.case("pass"), undecided)
+    assert [one.speedup.low > 1 for case in run.cases.values() if (one := case.summary)] == [True, True]
+    assert RunView(run).gains == ["1 of 2 optimizations gains here: tiny/pass, 3.00x"]
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("wrong output", False), ("stale output", True)])
+def test_an_autopsy_that_repeats_the_reason_is_not_shown(tmp_path: Path, kind: str, shown: bool) -> None:
+    explained = stored_runs.case("pass", autopsy=Autopsy("baseline", kind, "the error exceeds", ()))
+    view = RunView(stored_runs.stored(tmp_path / "run.json", explained))
+    assert ("tiny/pass/cuda" in view.autopsies) is shown
+
+
+def test_a_wall_time_that_did_not_show_a_failure_is_no_part_of_it() -> None:
+    slower = judged_case(GOOD, remembered=BLUNT, recorded_code=code(10.5))
+    wall = verdicts(slower)["throughput"]
+    assert (wall.outcome, wall.reason[:18]) == (Outcome.REGRESSED, "the code is slower")
+    assert not any("tolerated" in words for words in wall.circumstances)
 
 
 def test_the_last_lines_name_the_reason_of_a_record() -> None:
