@@ -154,6 +154,7 @@ class Search:
             return UNDECIDED
         change = f"{write_change(found.ratio.median)} ({write_interval(found.ratio)}) per step"
         print(f"{self.case_id} against the commit before: {change}: {found.outcome.value}")
-        for sentence in explain_duet(taken[0].measured[self.case_id], taken[0].swapped).sentences:
+        measured = taken[0].measured[self.case_id]
+        for sentence in explain_duet(measured, taken[0].swapped, found.ratio.median).sentences:
             print(f"  {sentence}")
         return NOT_SLOWER if found.outcome is DuetOutcome.SLOWER else UNDECIDED

@@ -38,33 +38,41 @@ PER_STEP = tuple(name for name in COUNTER_NAMES if name in CPU_COUNTERS.differen
 
 def explain(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
     """Compares the optimized side with the recorded code, where the duet with that decided; else with its record, whose
-    profile is `profile`; without a record, with the reference of this run. None for a case without times."""
-    process = _deciding_process(result)
+    profile is `profile`; without a record, with the reference of this run. None for a case without times.
+
+    A step takes longer by the change that the verdict names, which several processes may have measured."""
+    slower, process = _deciding_process(result)
     if process is not None:
-        return explain_duet(process.measured[result.case_id], process.swapped, IN_TURNS)
+        return explain_duet(process.measured[result.case_id], process.swapped, 1 + slower, IN_TURNS)
     now, then = optimized_side(result), recorded_side(result, profile)
     if now is None or result.measurement is None:
         return None
     if then is not None:
-        return autopsy(then, now, RECORDED)
+        changes = (one.numbers.get("wall_change") for one in result.verdicts)
+        change = next((float(one) for one in changes if one is not None), None)
+        return autopsy(then, now, RECORDED, None if change is None else 1 + change)
     reference = _measured_side(result.measurement, "reference")
     return autopsy(reference, now, f"{result.compared_with}, which it is compared with")
 
 
-def explain_duet(found: Measurement, swapped: bool, against: str = BASE) -> Autopsy:
-    """Compares the head's side of a duet with the base's. Raises ValueError for a measurement without pairs."""
+def explain_duet(found: Measurement, swapped: bool, ratio: float, against: str = BASE) -> Autopsy:
+    """Compares the head's side in one process of a duet with the base's; `ratio` is that of their times in the whole
+    duet. Raises ValueError for a measurement without pairs."""
     base, head = _measured_side(found, "reference"), _measured_side(found, "optimized")
-    return autopsy(head, base, against) if swapped else autopsy(base, head, against)
+    base, head = (head, base) if swapped else (base, head)
+    return autopsy(replace(base, step_ms=head.step_ms / ratio), head, against)
 
 
-def _deciding_process(result: CaseResult) -> DuetProcess | None:
-    """The first process of the duet that found the code slower, unless an output is wrong; None without one."""
-    outcomes = {one.outcome for one in result.verdicts}
-    if Outcome.WRONG in outcomes or all(one.code is not ReasonCode.CODE_SLOWER for one in result.verdicts):
-        return None
+def _deciding_process(result: CaseResult) -> tuple[float, DuetProcess | None]:
+    """The change that a duet found, which decided, and its first process; 0 and None without one, and where an output
+    is wrong."""
+    slower = [one.reasons[0] for one in result.verdicts if one.code is ReasonCode.CODE_SLOWER]
+    if not slower or any(one.outcome is Outcome.WRONG for one in result.verdicts):
+        return 0.0, None
     processes = result.recorded_code.processes if result.recorded_code is not None else ()
     measured = ((one, one.measured.get(result.case_id)) for one in processes)
-    return next((process for process, found in measured if found is not None and found.pairs), None)
+    process = next((process for process, found in measured if found is not None and found.pairs), None)
+    return float(slower[0].facts["change"]), process
 
 
 def optimized_side(result: CaseResult) -> State | None:
@@ -111,10 +119,12 @@ def recorded_side(result: CaseResult, profile: StepProfile | None) -> State | No
     )
 
 
-def autopsy(then: State, now: State, against: str) -> Autopsy:
-    """Compares the state of a side with an earlier state. On a CPU, earlier times are scaled to the present pace."""
+def autopsy(then: State, now: State, against: str, ratio: float | None = None) -> Autopsy:
+    """Compares the state of a side with an earlier state. On a CPU, earlier times are scaled to the present pace: by
+    the time of the reference, or to the `ratio` of both steps that a verdict names.
+    """
     measured_ms = then.step_ms
-    then, now = (state.within_its_step() for state in (then.in_the_pace_of(now), now))
+    then, now = (state.within_its_step() for state in (then.in_the_pace_of(now, ratio), now))
     cause = likely_cause(then, now)
     lines = (*_pace(measured_ms, then), *_lines(then, now), *_cpu(then, now))
     return Autopsy(against, cause.kind, cause.words, lines)

@@ -17,8 +17,11 @@ MOST = 0.5  # of what a step takes longer
 SOME = 0.25  # of it: a count that bears less is not what made the step longer
 LITTLE = 0.05  # of it: a part that is as much larger than the whole is as good as all of it
 MOST_PIECES = 3  # of a layer that was split, which are named
-COUNTED = ("copies", "pageable copies", "synchronization", "more kernels")
+MOST_OPERATORS = 5  # that come more or less often, which are named
+OPERATORS = "other operators"
+COUNTED = ("copies", "pageable copies", "synchronization", "more kernels", OPERATORS)
 COPIES = ("host_to_device_copies", "device_to_host_copies", "device_to_device_copies")
+CALLS = ("kernel_launches", "graph_launches", "synchronizing_calls", "memsets", "operators", *COPIES)
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ def likely_cause(then: State, now: State) -> Cause:
 
 def _weigh(counted: Cause, then: State, now: State) -> Cause:
     """Keeps a cause from counters, unless kernels with unchanged counts explain nearly all of the longer step: then the
-    kernels come first."""
+    kernels come first. Operators are named behind their changed number: their times under the profiler are coarse."""
     longer_ms = now.step_ms - then.step_ms
     found = account(then, now)
     if found is None or longer_ms < FEW * then.step_ms:
@@ -56,7 +59,10 @@ def _weigh(counted: Cause, then: State, now: State) -> Cause:
     if longer_ms - same_kernels_ms >= SOME * longer_ms:
         return counted
     times = _times(then, now)
-    return Cause(times.kind, f"{times.words}; besides, {counted.words}") if times else counted
+    if times is None:
+        return counted
+    first, second = (counted, times) if counted.kind == OPERATORS else (times, counted)
+    return Cause(first.kind, f"{first.words}; besides, {second.words}")
 
 
 def _explain_outputs(then: State, now: State) -> Iterator[Cause]:
@@ -99,6 +105,8 @@ def _explain_counts(then: State, now: State) -> Iterator[Cause]:
         yield Cause("unfused layers", f"the engine has more layers, {layers}{first}")
     if now.more(then, "kernels") >= ONE:
         yield Cause("more kernels", _describe_kernels(then, now))
+    if not now.on_gpu and (operators := _describe_operators(then, now)):
+        yield Cause(OPERATORS, operators)
 
 
 def _describe_waits(then: State, now: State) -> str:
@@ -121,6 +129,26 @@ def _describe_kernels(then: State, now: State) -> str:
     wanted = now.more(then, "kernels")
     name = min(more, key=lambda move: abs(move.count - wanted)).name
     return f"{words}, among them {'short ones' if name == OTHERS else shorten_name(name)}"
+
+
+def _describe_operators(then: State, now: State) -> str:
+    """The words about operators that come more or less often; empty where none does, and where threads of a pipeline
+    give no whole number in a step."""
+    name = "operators"
+    counts = [state.counters.get(name, 0.0) for state in (then, now)]
+    if not all(counts) or any(count != int(count) for count in counts):
+        return ""
+    changed = [part for part in list_changed_parts(then, now) if abs(part.count) >= ONE]
+    more = now.more(then, name)
+    if not more and not changed:
+        return ""
+    # A longer step with fewer operators has others, and so has a shorter one with more.
+    is_slower = now.step_ms > then.step_ms
+    kind = "more" if more > 0 and is_slower else "fewer" if more < 0 and not is_slower else "other"
+    number = f"{_describe_counter(then, now, name)} per step" if more else f"{counts[1]:g} per step as before"
+    named = [f"{shorten_name(part.name)} ({part.count:+g})" for part in changed if part.name != OTHERS]
+    among = f", among them {', '.join(named[:MOST_OPERATORS])}" if named else ""
+    return f"{kind} operators run: {number}{among}"
 
 
 def _after(then: State, now: State) -> Cause | None:
@@ -185,7 +213,14 @@ def _in_words(term: str, share: str, faster: bool, then: State, now: State) -> C
         enqueue = " -> ".join(units.milliseconds(state.counters["enqueue_ms"]) for state in (then, now))
         return Cause("launch gaps", f"the host takes {longer} to enqueue a step, {enqueue} ({share})")
     where = "while the device waits" if now.on_gpu else "outside of all operators"
-    return Cause("host", f"the host takes {longer} {where}, with the same calls ({share})")
+    same = ", with the same calls" if _are_calls_the_same(then, now) else ""
+    return Cause("host", f"the host takes {longer} {where}{same} ({share})")
+
+
+def _are_calls_the_same(then: State, now: State) -> bool:
+    """True where both states counted the same calls, each as often."""
+    before, after = ({name: state.counters[name] for name in CALLS if name in state.counters} for state in (then, now))
+    return bool(before) and before == after
 
 
 def _describe_counter(then: State, now: State, counter: str) -> str:

@@ -41,13 +41,15 @@ class State:
         """True where kernels were counted; the operating system's counters exist on every machine."""
         return bool(self.counters.keys() - CPU_COUNTERS)
 
-    def in_the_pace_of(self, other: State) -> State:
+    def in_the_pace_of(self, other: State, ratio: float | None = None) -> State:
         """This state on a machine as fast as `other`'s: a CPU's pace changes from minute to minute, and the time of
         the reference shows by how much, unless the reference moved alone. A GPU's clock is known.
+
+        `ratio` is that of the steps at one pace, where it is known.
         """
         if self.on_gpu or not (self.reference_ms and other.reference_ms) or other.left_by_its_reference(self):
             return self
-        pace = other.reference_ms / self.reference_ms
+        pace = other.step_ms / ratio / self.step_ms if ratio else other.reference_ms / self.reference_ms
         profile = self.profile.longer(pace) if self.profile else None
         return replace(self, step_ms=pace * self.step_ms, profile=profile, reference_ms=other.reference_ms)
 

@@ -255,6 +255,66 @@ def test_operators_of_a_cpu_take_no_longer_than_its_step() -> None:
     assert replace(left, counters=COUNTED).within_its_step().profile is left.profile
 
 
+CALLED = StepProfile(kernels={"aten::mm": (2.0, 6.0), "aten::add": (17.0, 2.0)}, kernel_ms=8.0)
+STEPS_ON_A_CPU = State(10.0, {"operators": 19.0}, CALLED, reference_ms=30.0)
+
+
+def called(step_ms: float, operators: float, parts: dict[str, tuple[float, float]]) -> State:
+    profile = replace(CALLED, kernels=parts, kernel_ms=sum(ms for _, ms in parts.values()))
+    return replace(STEPS_ON_A_CPU, step_ms=step_ms, counters={"operators": operators}, profile=profile)
+
+
+ADD = {"aten::add": (17.0, 2.0)}
+OPERATORS = [
+    (
+        called(13.8, 22.0, {"aten::mm": (3.0, 7.0), "aten::slice": (1.0, 0.02), "aten::to": (1.0, 0.01), **ADD}),
+        "more operators run: 19 -> 22 per step, among them aten::mm (+1), aten::slice (+1), aten::to (+1)",
+    ),
+    (
+        called(13.8, 19.0, {"aten::bmm": (2.0, 9.8), **ADD}),
+        "other operators run: 19 per step as before, among them aten::bmm (+2), aten::mm (-2)",
+    ),
+    (
+        called(8.0, 18.0, {"aten::mm": (1.0, 4.0), **ADD}),
+        "fewer operators run: 19 -> 18 per step, among them aten::mm (-1)",
+    ),
+    (
+        called(13.8, 18.0, {"aten::mm": (1.0, 9.8), **ADD}),
+        "other operators run: 19 -> 18 per step, among them aten::mm (-1)",
+    ),
+    (  # an operator that is as good as free, beside one whose call takes longer
+        called(13.8, 20.0, {"aten::mm": (2.0, 9.7), "aten::view": (1.0, 0.01), **ADD}),
+        "more operators run: 19 -> 20 per step, among them aten::view (+1); besides, operators take longer, most of "
+        "all aten::mm (+3.70 ms under the profiler): +3.71 ms of +3.80 ms per step",
+    ),
+]
+
+
+@pytest.mark.parametrize(("state", "words"), OPERATORS)
+def test_operators_whose_number_changed_come_before_all_times(state: State, words: str) -> None:
+    found = likely_cause(STEPS_ON_A_CPU, state)
+    assert (found.kind, found.words) == ("other operators", words)
+
+
+@pytest.mark.parametrize(
+    ("then", "known"),
+    [
+        ({"operators": 19.0}, {"operators": 19.0}),
+        ({"operators": 3474.25}, {"operators": 3475.5}),  # of a pipeline's own threads
+        ({}, {"operators": 19.0}),
+    ],
+)
+def test_the_same_calls_are_said_where_no_call_changed(then: dict[str, float], known: dict[str, float]) -> None:
+    before, after = (replace(STEPS_ON_A_CPU, counters=counters) for counters in (then, known))
+    found = likely_cause(before, replace(after, step_ms=12.0))
+    assert (found.kind, "with the same calls" in found.words) == ("host", then == known)
+
+
+def test_the_host_of_a_gpu_made_other_calls() -> None:
+    found = likely_cause(THEN, now(12.0, counters={"kernel_launches": 8.0}))
+    assert found.words == "the host takes longer while the device waits (+2.00 ms of +2.00 ms per step)"
+
+
 def test_an_autopsy_says_where_it_went_what_moved_and_what_is_new() -> None:
     long_name = "void at::native::(anonymous namespace)::vectorized_" + "x" * 80
     later = now(13.0, kernels(conv=6.5, **{long_name: 4.5}))
@@ -293,13 +353,27 @@ def test_a_case_is_explained_against_its_baseline_or_else_its_reference() -> Non
 
 
 def test_a_duet_that_decided_is_explained_in_place_of_the_record() -> None:
+    """The first of its processes found +68 %, and all of them +38 %, which the verdict names."""
     case = stored_runs.case("fast", 2.8)
-    slower = Verdict("throughput", case.case_id, Outcome.REGRESSED, (Reason(ReasonCode.CODE_SLOWER),))
-    duet = code(11.0)
+    slower = Reason(ReasonCode.CODE_SLOWER, {"change": 0.38})
+    verdict = Verdict("throughput", case.case_id, Outcome.REGRESSED, (slower,))
+    duet = code(16.8)
     processes = tuple(replace(one, measured={case.case_id: one.measured[CASE_ID]}) for one in duet.processes)
-    found = explain(replace(case, verdicts=[slower], recorded_code=replace(duet, processes=processes)), None)
+    found = explain(replace(case, verdicts=[verdict], recorded_code=replace(duet, processes=processes)), None)
     assert found is not None
-    assert (found.against, found.lines[0]) == (IN_TURNS, "a step: 10.00 ms -> 11.00 ms (+10 %)")
+    assert (found.against, found.lines[0]) == (IN_TURNS, "a step: 12.17 ms -> 16.80 ms (+38 %)")
+
+
+def test_on_a_cpu_the_change_of_a_step_is_that_of_the_verdict() -> None:
+    """The reference, which the verdict weighs by the record's variation, took a fifth less."""
+    case, took = stored_runs.case("fast", 2.0), replace(stored_runs.RECORDED, optimized_counters={})
+    wall = Verdict("throughput", case.case_id, Outcome.REGRESSED, numbers={"wall_change": 0.38})
+    on_a_cpu = replace(case.measurement, optimized_counters={"operators": 19.0})
+    slower = replace(case, measurement=on_a_cpu, remembered=took, verdicts=[wall])
+    assert explain(slower, None).lines[:2] == (
+        "the machine's pace changed, by the time of the reference: the earlier 10.00 ms are scaled to 10.87 ms",
+        "a step: 10.87 ms -> 15.00 ms (+38 %)",
+    )
 
 
 def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
