@@ -37,7 +37,7 @@ from gpugate.units import item, number_of, percent, signed_percent
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
 PATH_HELP = "the perf tests; repeat it for several paths (default: perf_tests, else all tests that pytest finds)"
 FORMAT, FORMAT_VERSION = "gpugate-comparison", 2
-EXACT = ("kernel_launches", "graph_launches", "kernels", "copies", "memsets", "synchronizing_calls")
+EXACT = ("kernel_launches", "graph_launches", "kernels", "copies", "memsets", "synchronizing_calls", "operators")
 HALF_A_CALL = 0.5
 MEMORY_CHANGE = 0.02  # allocators round, and the side that is built first also gets the buffers of libraries
 COLUMNS = (

@@ -109,6 +109,7 @@ EXACT = (
     "device_to_device_bytes",
     "pageable_copies",
     "synchronizing_calls",
+    "operators",
 )
 # One convolution is one kernel by one algorithm and two by another, with another workspace. Where those are timed
 # against each other, machines of one model end the race differently.

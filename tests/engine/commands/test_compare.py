@@ -283,15 +283,17 @@ def processes_in(path: Path) -> list[str]:
     return found
 
 
-def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("counter", ["kernels", "operators"])  # of a GPU, and of a CPU
+def test_differing_counts_and_memory_are_listed(tmp_path: Path, counter: str) -> None:
     slower = measured(10, 10.4)  # one process decides nothing
+    slower = replace(slower, reference_counters={counter: 3}, optimized_counters={counter: 4})
     found = replace(slower, reference_cost=SideCost(1, 0, 2**30), optimized_cost=SideCost(1, 0, 2**31))
     sides = {"reference_cost": found.optimized_cost, "optimized_cost": found.reference_cost}
     swapped = replace(measured(10.4, 10), **sides)
     taken = [process(found), process(swapped, swapped=True)]
     base = Version("a", tmp_path, note="compared with the common ancestor")
     compared = Comparison(base, Version("b", tmp_path), taken, *judge_duets(taken))
-    line = f"{CASE}: kernels 3 -> 4 per step, peak memory 1024 -> 2048 MiB"
+    line = f"{CASE}: {counter} 3 -> 4 per step, peak memory 1024 -> 2048 MiB"
     assert f"  {line}\n  compared with the common ancestor\n" in render_text(render(compared, 140), 140, False)
     first = render(replace(compared, duets=judge_duets(taken[:1])[0]), 140)
     assert "peak memory" not in render_text(first, 140, False), "the first build of a process also loads libraries"

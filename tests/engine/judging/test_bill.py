@@ -32,6 +32,10 @@ def test_where_algorithms_are_raced_only_what_the_program_chose_must_repeat(name
         ("kernels", 153.75, 180.0, True),
         ("kernels", 11.0, 12.125, False),  # a whole number by chance
         ("kernels", 11.0, 13.25, True),
+        ("operators", 19.0, 20.0, True),
+        ("operators", 19.0, 19.0, False),
+        ("operators", 98.75, 107.5, False),
+        ("operators", 98.75, 120.0, True),
         ("device_to_host_bytes", 43e6, 43.2e6, False),  # compressed pictures
         ("device_to_host_bytes", 43e6, 44e6, True),
         ("peak_bytes", 2.64e6, 4.7e6, False),  # a block of the allocator
