@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
         is_cut_off, taken = True, [from_json(DuetProcess, message) for message in latest.values()]
         if not any(one.measured for one in taken):
             raise
-    compared = Comparison(base, head, taken, *judge_duets(taken))
+    compared = Comparison(base, head, taken, *judge_duets(taken), is_cut_off)
     print_parts(render(compared, terminal_columns()))
     if is_cut_off:
         found = len({name for one in taken for name in one.measured})
@@ -160,6 +160,7 @@ class Comparison:
     taken: Sequence[DuetProcess]
     duets: Sequence[Duet]
     problems: Mapping[str, str]
+    is_cut_off: bool = False  # by Ctrl-C: further processes might decide
 
 
 def render(compared: Comparison, width: int) -> list[RenderableType]:
@@ -226,7 +227,8 @@ def _notes(compared: Comparison) -> Iterator[str]:
     yield from describe_load([one for process in compared.taken for one in process.measured.values()])
     yield from (f"{name}: not measured: {reason}" for name, reason in compared.problems.items())
     if any(duet.outcome is DuetOutcome.UNDECIDED for duet in compared.duets):
-        yield "UNDECIDED: give more --processes, or repeat on a quieter machine"
+        step = "give more --processes, or repeat on a quieter machine"
+        yield f"UNDECIDED: {'it was interrupted, so run it again' if compared.is_cut_off else step}"
     yield from (f"{name}: only in the head" for name in compared.taken[0].added)
     yield from (f"{name}: only in the base" for name in compared.taken[0].removed)
 

@@ -31,7 +31,7 @@ from gpugate.judging.duet import judge_duet, judge_duets
 from gpugate.machine.children import Ended as EndedChild
 from gpugate.measurement.record import SideCost
 from gpugate.report.terminal import render_text
-from gpugate.results.duet import DuetProcess
+from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.session import duets
 from gpugate.session.duet_worker import DuetTaker
 from gpugate.session.duets import DuetPlan
@@ -295,6 +295,10 @@ def test_differing_counts_and_memory_are_listed(tmp_path: Path, counter: str) ->
     compared = Comparison(base, Version("b", tmp_path), taken, *judge_duets(taken))
     line = f"{CASE}: {counter} 3 -> 4 per step, peak memory 1024 -> 2048 MiB"
     assert f"  {line}\n  compared with the common ancestor\n" in render_text(render(compared, 140), 140, False)
+    undecided = replace(compared, duets=[replace(compared.duets[0], outcome=DuetOutcome.UNDECIDED)])
+    for is_cut_off, step in ((True, "it was interrupted, so run it again"), (False, "give more --processes, or")):
+        shown = render_text(render(replace(undecided, is_cut_off=is_cut_off), 140), 140, False)
+        assert f"\n  UNDECIDED: {step}" in shown
     first = render(replace(compared, duets=judge_duets(taken[:1])[0]), 140)
     assert "peak memory" not in render_text(first, 140, False), "the first build of a process also loads libraries"
 
