@@ -58,5 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
             path.write_text(text, encoding="utf-8")
     print(f"wrote {' and '.join(map(str, paths))}")
     # Without -k, the folder's tests also measure the workloads of a project that it lies in.
-    print(f"next: {shlex.join(['pytest', str(folder), '-k', WORKLOAD])}")
+    command = shlex.join(["pytest", str(folder), "-k", WORKLOAD])
+    print(f"next: OMP_NUM_THREADS=1 {command} # the variable is for a CPU: export it before you record")
     return 0

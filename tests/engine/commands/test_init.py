@@ -18,7 +18,8 @@ def test_the_files_are_those_of_the_readme(
     assert main(["init", "new/mine"]) == 0
     wrote, step = capsys.readouterr().out.splitlines()
     assert wrote == "wrote new/mine/conftest.py and new/mine/test_my_workload.py"
-    assert step == "next: pytest new/mine -k projection"
+    command = "OMP_NUM_THREADS=1 pytest new/mine -k projection"
+    assert step == f"next: {command} # the variable is for a CPU: export it before you record"
     assert sum(len(text.splitlines()) for text in FILES.values()) < 25
     for name in FILES:
         text = (tmp_path / "new/mine" / name).read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ from gpugate.report.pages import night
 from gpugate.results.verdict import Outcome
 from gpugate.session import perf_session
 from gpugate.store import run_file
+from gpugate.store.version import git
 from tests.support.tiny_project import PROMISE, QUICK, Ended, TinyProject, check_no_traceback
 from tests.support.warm_python import WarmPython
 
@@ -74,12 +75,18 @@ def test_a_developers_run_shows_the_table_and_every_reason_and_passes(whole: Who
     assert "autopsy" not in result.text
 
 
-def test_a_developers_run_passes_without_a_record_where_a_gate_fails(tiny: TinyProject) -> None:
-    command = 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines="..."'
+def test_a_developers_run_passes_without_a_record_where_a_gate_fails(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = 'pytest perf_tests -k "tiny/quick/cpu" --update-baselines="..."'
     lenient, strict = tiny.run(), tiny.run("--perf-device=cpu", "-v", "--gate")
     assert (lenient.status, strict.status) == (0, 1)
     assert passed(strict.text, "FAILED") == [f"{PROMISES[2]}[tiny/quick/cpu]"]
-    assert f"{command} (1 case passes and is not recorded yet)" in lenient.text
+    assert f"next: OMP_NUM_THREADS=1 {command} (1 case passes and is not recorded yet)" in lenient.text
+    assert f"next: {command}\n" in strict.text
+    assert git(tiny.path, "init", "-q") is not None
+    assert f"next: commit this code, then OMP_NUM_THREADS=1 {command}" in tiny.run("-k", "outputs").text
     assert "NO_BASELINE throughput of tiny/quick/cpu: " in strict.text.partition("= FAILURES =")[2]
     for result in (lenient, strict):
         assert command in result.text
