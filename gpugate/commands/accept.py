@@ -10,6 +10,7 @@ import argparse
 import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from gpugate.errors import BaselineError
@@ -19,11 +20,16 @@ from gpugate.session.options import DEFAULT_PROCESSES, find_baselines, find_proj
 from gpugate.session.recording import write
 from gpugate.store import baseline, nights, run_file
 from gpugate.store.night_files import find_runs
+from gpugate.units import list_names
 
 KEPT = ".gpugate/runs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "exit status: 0 every case is recorded, or the record is deleted, 2 a case is not recorded, or a file or an "
+        "option is unusable"
+    )
     add = parser.add_argument
     runs = (
         "a run that --perf-json wrote, a night, or a folder of runs or of nights; each of its processes counts "
@@ -59,10 +65,14 @@ def run(arguments: argparse.Namespace) -> int:
         _delete(find_baselines(arguments.baselines), arguments.delete)
         return 0
     processes = whole_number("--processes", arguments.processes)
-    runs = [process for one in _runs(arguments.runs) for process in _list_processes(one, arguments.case)]
+    stored = _runs(arguments.runs)
+    runs = [process for one in stored for process in _list_processes(one, arguments.case)]
     absent = set(arguments.case).difference(*(one.cases for one in runs))
     if absent:
-        raise BaselineError(f"{arguments.runs or KEPT} has no case {min(absent)}: give a case that it measured")
+        measured = sorted({name for one in stored for name in one.cases})
+        similar = get_close_matches(min(absent), measured) or measured
+        place = arguments.runs or KEPT
+        raise BaselineError(f"{place} has no case {min(absent)}: give a case that it measured, {list_names(similar)}")
     folder = find_baselines(arguments.baselines) / machine_name(runs[0].environment)
     new_anchor = arguments.new_anchor or bool(arguments.case)
     recording = baseline.Recording(arguments.reason, new_anchor, arguments.add, arguments.force)

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "be measured, 125 no commit is certain"
     )
     add = parser.add_argument
-    add("case", metavar="CASE", help="the id of the case, such as two-layer-net/all/cuda")
+    add("case", metavar="CASE", help="the id of the case, WORKLOAD/OPTIMIZATION/DEVICE")
     add("--good", metavar="REF", required=True, help="a commit in which the case was fast")
     add("--bad", metavar="REF", default="HEAD", help="a later commit in which it is slower (default: HEAD)")
     add("--path", metavar="PATH", action="append", help=PATH_HELP)
@@ -38,7 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     project = Path.cwd()
     if "/" not in arguments.case:
-        raise OptionError(f"{arguments.case} is no id of a case: give one such as two-layer-net/all/cuda")
+        step = "give WORKLOAD/OPTIMIZATION/DEVICE, as pytest --collect-only -q lists them"
+        raise OptionError(f"{arguments.case} is no id of a case: {step}")
     device = arguments.case.rpartition("/")[2]
     words = [*pytest_words(arguments.path, device), "-k", arguments.case]  # without -k a CPU leaves cases out
     with treat_termination_as_ctrl_c(), check_out(arguments.good, project) as good:

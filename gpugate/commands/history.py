@@ -50,7 +50,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help=f"read the store at an SQLAlchemy URL (default: {VARIABLE}, else the project's)",
     )
-    parser.add_argument("-k", "--case", metavar="PART", default="", help="only cases with PART in their id")
+    part = "only cases with PART in their id: it is no expression, as pytest's -k is"
+    parser.add_argument("-k", "--case", metavar="PART", default="", help=part)
     parser.add_argument("--machine", metavar="PART", default="", help="only machines with PART in their name")
     parser.add_argument("--branch", metavar="NAME", help="only nights of this branch")
     parser.add_argument("--gates", action="store_true", help="only runs of --gate")

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "A case has the duration of its newest run on the machine that measured last. The plan of a host is for as "
         "many cores for each GPU as that machine had. The points of a sweep are planned one by one, and measured by "
-        "one GPU."
+        "one GPU. Exit status: 0 planned, 2 no night can be used or an option is wrong."
     )
 
 

@@ -55,7 +55,7 @@ FILE = JsonFile(
     FORMAT_VERSION,
     RunResult,
     RunFileError,
-    step="give a file that --perf-json wrote, or measure again",
+    step="give a file of --perf-json or a folder of --perf-report, or measure again",
     unwritable="give --perf-json another path",
     oldest_version=15,  # of stored runs of results/
 )

@@ -75,6 +75,15 @@ def test_a_record_that_misses_a_large_slowdown_is_to_be_recorded_again(
     assert capsys.readouterr().out.splitlines()[-1] == f"written to baselines/nvidia-h200: {step}"
 
 
+def test_a_case_that_no_run_measured_is_answered_with_those_that_they_measured(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, similar in (("nonsense", "net/fused/cuda, ring/pinned/cuda"), ("net/fusd/cuda", "net/fused/cuda")):
+        assert record("--case", name) == 2
+        step = f"give a case that it measured, {similar}"
+        assert capsys.readouterr().err == f"gpugate accept: runs has no case {name}: {step}\n"
+
+
 def test_each_case_that_is_refused_has_a_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["accept", "runs", "--processes", "3"]) == 2
     net, ring = capsys.readouterr().err.splitlines()

@@ -84,7 +84,10 @@ def test_ends_that_do_not_differ_are_refused(project: Path, capsys) -> None:
     ("case", "sentence"),
     [
         ("tiny/quick", "there is no device 'quick': use auto, cpu, cuda or cuda:N"),
-        ("quick", "quick is no id of a case: give one such as two-layer-net/all/cuda"),
+        (
+            "quick",
+            "quick is no id of a case: give WORKLOAD/OPTIMIZATION/DEVICE, as pytest --collect-only -q lists them",
+        ),
         ("tiny/gone/cpu", "tiny/gone/cpu cannot be measured in {last} (it has no such case): give another --bad"),
     ],
 )

@@ -94,7 +94,7 @@ def test_an_interruption_while_a_command_is_imported_is_no_traceback(
         ("replay nowhere", "nowhere contains no run: give a run of --perf-json"),
         ("replay empty", "empty contains no run: give a run of --perf-json, a night, or a folder of them"),
         ("diff empty empty", "empty/run.json cannot be read (No such file or directory)"),
-        ("diff text text", "text cannot be used because its field 'format' is not 'gpugate-run': give a file that"),
+        ("diff text text", "text cannot be used because its field 'format' is not 'gpugate-run': give a file of"),
         ("profile nowhere", "nowhere cannot be read (No such file or directory): give a .nsys-rep or its SQLite ex"),
         ("profile empty", "empty cannot be read (Is a directory): give a .nsys-rep or its SQLite export"),
         ("profile text", "text cannot be read (file is not a database): give a .nsys-rep or its SQLite export"),

@@ -114,5 +114,5 @@ def test_a_time_without_an_offset_is_named(tmp_path: Path, run: RunResult) -> No
         run_file.read(path)
     assert str(refused.value) == (
         f"{path} cannot be used because started_at is '2030-01-02T03:04:05', not an ISO 8601 time with the UTC offset: "
-        "give a file that --perf-json wrote, or measure again"
+        "give a file of --perf-json or a folder of --perf-report, or measure again"
     )
