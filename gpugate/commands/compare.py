@@ -31,7 +31,7 @@ from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.json_file import with_header, write_atomically, writing
-from gpugate.store.version import WORKING_TREE, Version, check_out
+from gpugate.store.version import WORKING_TREE, Version, check_out, git
 from gpugate.units import item, number_of, percent, signed_percent
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
@@ -114,6 +114,9 @@ def run(arguments: argparse.Namespace) -> int:
             check_out(arguments.head, project) as head,
             check_out(arguments.base, project, None if arguments.exact else head.commit) as base,
         ):
+            if _has_same_files(base, head):
+                chance = "unless a step reads a new file, its times differ by chance alone"
+                print(f"no tracked file differs from {arguments.base}: {chance}", file=sys.stderr)
             taken = measure_duets(DuetPlan(str(base.root), budget_s), head, words, processes, receive=receive)
     except KeyboardInterrupt:
         is_cut_off, taken = True, [from_json(DuetProcess, message) for message in latest.values()]
@@ -131,6 +134,12 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments.markdown, code_block(render(compared, LOG_COLUMNS)))
     lacking = {name for one in taken for name in one.problems if name not in one.wanted}
     return exit_status(compared.duets, compared.problems.keys() - lacking)
+
+
+def _has_same_files(base: Version, head: Version) -> bool:
+    """True where the base is a commit and each file that git tracks in the head is as there."""
+    of_commit = base.commit is not None and base.changes is None
+    return of_commit and git(head.root, "diff", "--quiet", str(base.commit), "--", ".") is not None
 
 
 def _write(path: Path, content: str) -> None:

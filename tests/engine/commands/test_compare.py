@@ -203,7 +203,10 @@ def test_the_start_has_the_number_of_cases_and_an_interruption_keeps_the_rows(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here.commit(1)
+    here.tiny.write("notes/new.txt", "no code")
     _, said = here.compare("main", "--processes", "1")
+    same = "no tracked file differs from main: unless a step reads a new file, its times differ by chance alone\n"
+    assert said.startswith(same)
     assert "process 1 of at most 1: all cases\n2 cases\n" in said
     here.write(2)
     reported: list[int] = []
@@ -225,6 +228,7 @@ def test_the_start_has_the_number_of_cases_and_an_interruption_keeps_the_rows(
         "tiny/quick/cpu",
         "tiny/right/cpu",
     ]
+    assert said.count(same) == 1, "the second comparison has another step"
     assert said.endswith("gpugate compare: interrupted: the table has 2 of 2 cases, by the processes until then\n")
 
 
