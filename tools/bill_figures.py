@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from statistics import median, stdev
 from typing import NamedTuple
 
 from gpugate.judging.bill import CHOSEN_ANEW, compare_bill
@@ -205,14 +207,24 @@ def describe(what: str, judged: Sequence[tuple[str, bool]]) -> tuple[str, ...]:
 
 
 def describe_cpu_time(processes: Sequence[Process]) -> str:
-    """The processes whose CPU time is no evidence, and those that have worker processes."""
+    """The processes whose CPU time is no evidence, those that have worker processes, and how much it varies."""
     spinning, workers = (
         sum(one.found.optimized_counters.get(name, 0.0) > 0 for one in processes)
         for name in ("spinning", "workers_cpu_ms")
     )
+    by_case: dict[str, list[tuple[float, float]]] = {}
+    for one in processes:
+        ours, theirs = (side.get("cpu_ms") for side in (one.found.optimized_counters, one.found.reference_counters))
+        if ours and theirs:
+            by_case.setdefault(one.case_id, []).append((math.log(ours), math.log(ours / theirs)))
+    own, beside = (
+        median(stdev(logs[place] for logs in of_case) for of_case in by_case.values() if len(of_case) > 1)
+        for place in (0, 1)
+    )
     return (
         f"CPU time is not compared in {spinning} of {len(processes)} processes, whose threads wait in a loop; "
-        f"{workers} have worker processes."
+        f"{workers} have worker processes. Between the processes of a case it varies by {percent(own)}, and beside "
+        f"the reference's by {percent(beside)}: medians of {len(by_case)} cases."
     )
 
 

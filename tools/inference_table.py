@@ -1,6 +1,6 @@
 """The table of what TensorRT saves: launches, CUDA API time, kernels, memory and streams of ResNet-50 at batch 128.
 
-    python -m tools.inference_table results/h100/runs/tensorrt.json > results/h100/tensorrt.md
+    python -m tools.inference_table results/h200/runs/tensorrt.json > results/h200/tensorrt.md
 
 A run of `pytest perf_tests -m gpu -k "resnet50-inference/" --perf-json FILE` measures all sides. Several runs of one
 machine make one table, such as the processes of a recording.

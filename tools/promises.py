@@ -291,7 +291,7 @@ def write_promises(machine: Machine, cases: Mapping[str, RecordedCase]) -> str:
 
 `python -m tools.promises` writes this page from the promises of `workloads/`, the current records of `{folder}/`,
 and the stored runs. A promise is the smallest speedup that a gate accepts from this GPU; it was chosen from these
-records and, if another GPU has a record of the case, from that too, for hosts like theirs. The record is the median of
+records and stored runs, and from those of the other GPU where they are newer. The record is the median of
 the counted processes, and in brackets their range. Targets without a record or
 a stored run of this GPU are not listed.
 

@@ -118,8 +118,8 @@ def _compare(name: str, now: Bills, then: Sequence[Bills], room: float) -> int |
     """1 where a time grew by itself, and beside the reference's where enough processes have that, -1 where it fell in
     both, else 0. None where this process or too few recorded ones have the time.
 
-    CPU time of equal code differs by 1.4 between hosts, and by a third of that beside the reference's. Half of the
-    change is to be the side's own then, by whatever the recorded hosts differ.
+    CPU time differs between hosts, and three times less beside the reference's (results/bill.md): a change beside it
+    counts where half of it is the side's own, however much the recorded hosts differ.
     """
     logs = [(_log_time(one.optimized, name), _log_time(one.reference, name)) for one in (now, *then)]
     ours, ratios = [own for own, _ in logs], [own - theirs for own, theirs in logs]
@@ -139,6 +139,7 @@ def _find_change(logs: Sequence[float], same: float) -> int | None:
 
 
 def _change(logs: Sequence[float]) -> float:
+    """The first log less the median of the others."""
     return logs[0] - statistics.median(value for value in logs[1:] if not math.isnan(value))
 
 

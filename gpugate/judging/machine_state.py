@@ -31,8 +31,7 @@ ABOUT_KERNELS = ("kernels", "kernel_launches", "graph_launches", "tensor_core_ke
 
 LAUNCH_LATENCY = "launch_latency_us"
 # Times a ceiling, or a recorded latency: no probe is more exact. It was chosen on two gates of an H100: 11 of 13 pairs
-# of probes of a slow host exceed it, and none of 28 of another host. Of 94 of a night of an H200, which did not choose
-# it, 3 do.
+# of probes of a slow host exceed it, and none of 28 of another host. Tested on a night of an H200: 3 of 94 pairs.
 PROBE_RATIO = 1.2
 
 BUSY_CORES = 0.5  # taken by other processes: threads on all cores then wait for the one that has to share its core

@@ -60,8 +60,8 @@ def measure_duets(
     process begins that would end more than `limit_s` after the beginning, if it took as long as the longest before it,
     unless a case seems slower, which alone is measured then: a slowdown that lacks one process is decided.
     `print_line` gets a line about each process, and `receive` each of its messages, with its number from 0: a
-    DuetProcess in JSON with all that it has measured. Raises CompareError, with the cause, where a process cannot
-    measure any case, and where the first one has measured none by then.
+    DuetProcess in JSON with all that it has measured. Raises CompareError, with the cause, where the first process
+    cannot measure any case, and where it has measured none by then; a later one that cannot ends the duets.
     """
     taken: list[DuetProcess] = []
     most, began_s, longest_s = processes, perf_counter(), 0.0
@@ -76,7 +76,12 @@ def measure_duets(
         left = "all cases" if plan.case_ids is None else number_of(len(plan.case_ids), "case")
         print_line(f"process {len(taken) + 1} of at most {most}: {left}")
         orders = replace(plan, number=len(taken))
-        process = run_process(orders, head, words, left_s, partial(receive, orders.number))
+        try:
+            process = run_process(orders, head, words, left_s, partial(receive, orders.number))
+        except CompareError:
+            if not taken:
+                raise
+            process = None
         if process is None:
             break
         taken.append(process)

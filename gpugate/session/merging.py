@@ -137,6 +137,7 @@ def _list_facts(run: RunResult) -> Mapping[str, object]:
         "machine": machine_key(run.environment, run.memory_bytes),
         "number of shards": None if run.shard is None else run.shard.count,
         "option --gate": run.gate,
+        "option --allow-missing": ", ".join(run.accepted) if run.accepted else None,
         "fault": run.mutated,
         "command": run.command,
     }

@@ -44,8 +44,7 @@ class Layer(NamedTuple):
     filter_side: int
 
 
-# The fastest tiles of the third process in results/h100/runs/batch-1.txt, of an H100. At stride 1,
-# `python -m tools.convolution_tiles` tries further ones.
+# The fastest tiles of one process of an H100. At stride 1, `python -m tools.convolution_tiles` tries further ones.
 TILES = {
     Layer(3136, 64, 64, 1): Tile(64, 32, 64, 1, 3),
     Layer(3136, 64, 64, 3): Tile(64, 32, 64, 1, 3),

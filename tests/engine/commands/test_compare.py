@@ -346,6 +346,18 @@ def test_no_process_begins_that_would_end_after_the_limit_unless_a_case_seems_sl
     assert (len(taken), left) == (len(limits_s), limits_s)
 
 
+def test_a_later_process_that_cannot_measure_leaves_the_ones_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(plan: DuetPlan, *_: object) -> DuetProcess:
+        if plan.number:
+            raise CompareError("a process was killed by SIGKILL")
+        return process(measured(10, 10.5))
+
+    monkeypatch.setattr(duets, "run_process", run)
+    assert len(duets.measure_duets(DuetPlan(""), Version(".", tmp_path), ())) == 1
+
+
 def test_a_process_that_is_cut_off_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = EndedChild(None, "", timeout_s=42.0)
     monkeypatch.setattr(duets, "run_module", lambda *_, **__: ended)

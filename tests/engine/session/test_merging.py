@@ -178,6 +178,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "driver": (other_machine(driver="590.1"), "of 2/run.json and 1/run.json differs (driver 580.65.06 -> 590.1)"),
     "gate": ({"gate": False}, "the option --gate False, and 1/run.json has True: merge the shards of one night"),
     "fault": ({"mutated": "sync"}, "the fault sync, and 1/run.json has none"),
+    "absence": ({"accepted": ("cuda",)}, "the option --allow-missing cuda, and 1/run.json has none"),
     "command": ({"command": "pytest mine"}, "the command pytest mine, and 1/run.json has pytest perf_tests"),
     "count": ({"shard": Shard(2, 3, ("a",))}, "the number of shards 3, and 1/run.json has 2"),
     "selection": ({"shard": Shard(2, 2, ("a",))}, "2/run.json divides other cases than 1/run.json: give every shard"),
