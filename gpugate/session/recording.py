@@ -24,6 +24,8 @@ from gpugate.store.writable_folder import choose_folder
 
 PrintLines = Callable[[Sequence[str]], object]
 
+MOST_IN_COMMAND = 5  # cases, by their ids
+
 
 def record(session: PerfSession, print_lines: PrintLines) -> None:
     """Runs the session's tests in fresh processes besides this one, writes the baselines and prints what changed.
@@ -104,12 +106,14 @@ def write(
     Raises BaselineError for a baseline that cannot be written, and at the end for the cases that were `refused`.
     """
     lines = [line for file in files for line in baseline.write(folder, file)]
-    useless = baseline.find_useless(files, {case_id for run in runs for case_id in run.cases} - refused.keys())
-    step = "read the difference and commit it"
+    recorded = {case_id for run in runs for case_id in run.cases} - refused.keys()
+    useless = baseline.find_useless(files, recorded)
+    lines.append(f"written to {folder}" + (": read the difference and commit it" if recorded - {*useless} else ""))
     if useless:
-        again = describe_recording(runs[-1], useless)
-        step = f"on a quieter machine, record again what misses a slowdown of {units.percent(baseline.USEFUL)}: {again}"
-    print_lines([*lines, f"written to {folder}: {step}"])
+        missed = f"miss a slowdown of {units.percent(baseline.USEFUL)} by the wall time"
+        again = f": {describe_recording(runs[-1], useless)}" if len(useless) <= MOST_IN_COMMAND else ""
+        lines.append(f"{missed}: {units.list_names(useless)}; record them again on a quieter machine{again}")
+    print_lines(lines)
     if refused:
         raise BaselineError("\n".join(f"not recorded: {reason}" for reason in refused.values()))
 
