@@ -190,15 +190,6 @@ def hangs(context):
     assert (versions.worktrees(), processes_in(tiny.path)) == ([], [])
 
 
-def test_the_working_tree_is_the_head_unless_another_is_given(here: Here) -> None:
-    here.commit(1)
-    here.write(2)
-    ended, _ = here.compare("main", "-k", "quick")
-    assert ended.status == SLOWER, ended.text
-    assert "with uncommitted changes)" in ended.text
-    assert "1 case: 1 SLOWER" in ended.text
-
-
 def test_the_start_has_the_number_of_cases_and_an_interruption_keeps_the_rows(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:

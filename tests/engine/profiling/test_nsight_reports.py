@@ -29,7 +29,7 @@ from gpugate.store.json_file import pretty
 from tests.support.fake_nsys import on_path
 from tests.support.patience import wait_until
 from tests.support.profile_exports import ExportWriter
-from tests.support.tiny_project import TinyProject, check_no_traceback, running
+from tests.support.tiny_project import running
 
 SECRET = "hunter2-of-a-ci-job"
 STEM = "a+b+cuda.optimized"
@@ -243,22 +243,6 @@ def test_nothing_that_a_profiler_started_outlives_it(tmp_path: Path, number: sig
     with pytest.raises(KeyboardInterrupt) if number else nullcontext(), treat_termination_as_ctrl_c():
         assert run_profiled(command, tmp_path, os.environ) == 0
     wait_until(lambda: not running(int(child.read_text())))
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--nsys", "--gate"], "--nsys would disturb --gate: run one after the other"),
-        (["--nsys", "--ncu"], "--nsys would disturb --ncu: run one after the other"),
-        (["--nsys="], "--nsys= names nothing: give a value behind it, or --nsys alone"),
-        (["--ncu=0"], "--ncu is '0': give a whole number from 1 to 10000"),
-        (["--nsys", "-n2"], "--nsys would disturb -n: run one after the other"),
-    ],
-)
-def test_what_cannot_go_with_a_profile(tiny: TinyProject, options: list[str], sentence: str) -> None:
-    result = tiny.run(*options)
-    assert (result.status, sentence in result.text) == (pytest.ExitCode.USAGE_ERROR, True)
-    check_no_traceback(result.text)
 
 
 def test_what_was_asked_for(pytester: pytest.Pytester) -> None:

@@ -12,14 +12,14 @@ from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import RunView
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
-from gpugate.results.duet import DuetProcess, RecordedCode
+from gpugate.results.duet import RecordedCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.variation import Control, Variation
 from gpugate.units import number_of
 from tests.conftest import TWO_CORES
 from tests.support import stored_runs
-from tests.support.judged_cases import CASE_ID, COMMIT, RECORDED, code, measured, record, verdicts
+from tests.support.judged_cases import COMMIT, RECORDED, code, measured, record, verdicts
 from tests.support.judged_cases import case as judged_case
 
 LINES = 60 - 12  # of a screen, without the lines of pytest itself
@@ -33,15 +33,6 @@ def test_the_suite_of_a_cpu_is_one_screen(cpu_run: RunResult) -> None:
     shown = render_text(screen(RunView(replace(cpu_run, cases=cases)), 100), 100, colour=False)
     assert len(shown.splitlines()) <= LINES
     assert "not measured\n  96 cases: needs a CUDA GPU\n" in shown
-
-
-@pytest.mark.parametrize(("gate", "kind"), [(True, "gate"), (False, "run without --gate")])
-def test_an_open_promise_needs_attention_in_every_run(tmp_path: Path, gate: bool, kind: str) -> None:
-    undecided = stored_runs.case("undecided", 2.0, remembered=None)
-    undecided.measurement = stored_runs.measured(undecided.case_id, 2.0, spread=0.4)
-    look = RunView(stored_runs.stored(tmp_path / "run.json", stored_runs.case("pass"), undecided, gate=gate))
-    assert look.headline == f"{kind}: 2 cases measured (1 UNDECIDED, 1 PASS)"
-    assert [one.outcome for one in look.attention] == [Outcome.UNDECIDED]
 
 
 @pytest.mark.parametrize(("accepted", "status", "result"), [((), 1, "red"), (("cuda",), 0, "green")])
@@ -122,14 +113,6 @@ def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], missed: i
     assert codes == f"recorded code: {words}"
 
 
-def test_a_gain_whose_promise_is_open_is_not_counted(tmp_path: Path) -> None:
-    undecided = stored_runs.case("undecided", 2.0, remembered=None)
-    undecided.measurement = stored_runs.measured(undecided.case_id, 2.0, spread=0.4)
-    run = stored_runs.stored(tmp_path / "run.json", stored_runs.case("pass"), undecided)
-    assert [one.speedup.low > 1 for case in run.cases.values() if (one := case.summary)] == [True, True]
-    assert RunView(run).gains == ["1 of 2 optimizations gains here: tiny/pass, 3.00x"]
-
-
 @pytest.mark.parametrize(("kind", "shown"), [("wrong output", False), ("stale output", True)])
 def test_an_autopsy_that_repeats_the_reason_is_not_shown(tmp_path: Path, kind: str, shown: bool) -> None:
     explained = stored_runs.case("pass", autopsy=Autopsy("baseline", kind, "the error exceeds", ()))
@@ -153,15 +136,6 @@ def test_the_last_lines_name_the_reason_of_a_record() -> None:
     cases[2].case_id = "net/exact/cpu"
     records, *_ = RunView(run_of(*cases)).worth
     assert records == "records: net/exact/cpu of 2026-11-29 (exact sums), 2 cases of 2026-11-24 (first night)"
-
-
-def test_the_cost_of_doubt_is_that_of_further_processes_and_of_duets() -> None:
-    ten_s, duet = (
-        replace(GOOD, wall_s=10.0),
-        DuetProcess(False, TWO_CORES, (CASE_ID,), {CASE_ID: replace(GOOD, wall_s=20.0)}),
-    )
-    one = judged_case(ten_s, ten_s, recorded_code=RecordedCode(COMMIT, processes=(duet,)))
-    assert RunView(run_of(one)).cost == ["cost: 0.7 minutes, 75 % of them for further processes and duets"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from gpugate.errors import OptionError
 from gpugate.machine import children
 from gpugate.session.options import MEASURE, find_baselines, find_url, read_options
 from gpugate.store.store_url import VARIABLE
-from tests.support.tiny_project import CACHES, ROOT, TinyProject
+from tests.support.tiny_project import CACHES, PROMISE, QUICK, ROOT, TinyProject
 
 HEAVY = {"torch", "sqlalchemy", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3", "filelock", "asyncio", "jinja2"}
 HEAVY |= {"pydantic", "pydantic_core"}
@@ -99,6 +99,11 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
         ),
         (["--perf-mutate=sync", "--update-baselines"], "which no baseline may contain: record without it"),
         (["--perf-mutate=sync", "--gate"], "--gate would judge the fault sync of --perf-mutate: leave out one of the"),
+        (["--nsys", "--gate"], "--nsys would disturb --gate: run one after the other"),
+        (["--nsys", "--ncu"], "--nsys would disturb --ncu: run one after the other"),
+        (["--nsys="], "--nsys= names nothing: give a value behind it, or --nsys alone"),
+        (["--ncu=0"], "--ncu is '0': give a whole number from 1 to 10000"),
+        (["--nsys", "-n2"], "--nsys would disturb -n: run one after the other"),
     ],
 )
 def test_options_that_contradict_or_do_nothing_are_refused(
@@ -136,11 +141,15 @@ def test_a_setting_is_kept_by_its_name_and_a_path_becomes_absolute(
     assert settings == {"words": "a=b", "video-2": "nowhere.mp4"}
 
 
-def test_a_fresh_process_takes_a_setting_that_is_for_other_cases(
+def test_a_fresh_process_takes_a_setting_that_is_for_other_cases_and_shows_no_proof(
     tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    show = "def show(context):\n    Path('shown').touch()\n    return 'it learns'"
+    proven = f"{PROMISE[:-1]}, proofs=(Proof('learns', show),))"
+    tiny.workload(f"from gpugate.workload import Proof\n\n{show}\n\n{QUICK}", proven)
     monkeypatch.setattr(children, "task", MEASURE)
     assert tiny.run("--perf-set=other=1", "--perf-device=cpu", "-k", "outputs").status == 0
+    assert not (tiny.path / "shown").exists()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.report.pages import night
 from gpugate.results.verdict import Outcome
 from gpugate.session import perf_session
 from gpugate.store import run_file
@@ -168,16 +167,6 @@ def test_other_plugins_may_be_absent(tiny: TinyProject, absent: str) -> None:
     assert tiny.outcomes()["equivalence"] == Outcome.PASS
 
 
-def test_k_selects_and_one_measurement_feeds_every_test(tiny: TinyProject) -> None:
-    counted = 'Path("made").open("a").write("one measurement\\n") if index == 0 else None\n    return torch.randn('
-    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
-    tiny.write("tiny.py", source.replace("return torch.randn(", counted))
-    result = tiny.run("-k", "tiny/quick/cpu and (outputs or throughput)", "-v", "--perf-json=run.json")
-    assert passed(result.text) == [f"{name}[tiny/quick/cpu]" for name in (PROMISES[0], PROMISES[2])]
-    assert (tiny.path / "made").read_text(encoding="utf-8") == "one measurement\n"
-    assert set(tiny.json()["cases"]) == {"tiny/quick/cpu"}
-
-
 @pytest.mark.parametrize(
     ("selected", "interrupted"), [("outputs or throughput", True), ("(quick or wrong) and outputs", False)]
 )
@@ -218,28 +207,6 @@ def right(context):
     alive = (tiny.path / "alive").read_text(encoding="utf-8").split()
     assert len(alive) >= 2  # a build of each case, and more of them on a machine that has the time
     assert set(alive) == {"0"}
-
-
-def test_a_project_may_have_its_own_fixture_of_that_name(tiny: TinyProject) -> None:
-    own = """
-        import pytest
-
-        @pytest.fixture
-        def workload():
-            return 40
-
-        def test_own(workload):
-            assert workload == 40
-
-        @pytest.mark.parametrize("workload", [1, 2])
-        def test_parameters(workload):
-            assert workload in (1, 2)
-    """
-    tiny.write("perf_tests/test_own.py", own)
-    result = tiny.run("perf_tests/test_own.py")
-    assert result.status == 0
-    assert "3 passed" in result.text
-    assert "= gpugate =" not in result.text
 
 
 def test_what_torch_writes_down_of_compiling_is_not_shown_with_a_failure(
@@ -312,22 +279,6 @@ def test_a_file_of_a_gate_that_finds_no_room_makes_every_file_of_its_run_red(
             run = run_file.read(tiny.path / path)
             assert (run.problems, run.exit_status) == ([said.removeprefix("ERROR: ")], result.status)
             assert not run.interrupted
-
-
-def test_a_page_whose_own_code_fails_is_one_sentence_and_the_run_is_stored(
-    tiny: TinyProject, recorded_project: TinyProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(night, "_light", lambda run: run.no_such_thing)
-    tiny.take_baseline(recorded_project)
-    result = tiny.run("--perf-device=cpu", "--gate", "--perf-report=night")
-    check_no_traceback(result.text)
-    (said,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
-    error = "AttributeError: 'RunResult' object has no attribute 'no_such_thing'"
-    assert f"night/night.html cannot be made ({error}): report it" in said
-    assert result.status == pytest.ExitCode.TESTS_FAILED
-    run = run_file.read(tiny.path / "night/run.json")
-    assert (run.problems, run.exit_status) == ([said.removeprefix("ERROR: ")], result.status)
-    assert "1 problem, exit status 1\n" in (tiny.path / "night/summary.md").read_text(encoding="utf-8")
 
 
 def test_what_is_the_users_own_is_not_held_against_what_ships(tiny: TinyProject) -> None:
