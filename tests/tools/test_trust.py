@@ -115,7 +115,6 @@ def test_cores_are_kept_busy_meanwhile_and_no_loop_outlives_the_command(
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        (replace(CONDITIONS, budget_s=0.5), "budget 10 s -> 0.5 s"),
         (replace(CONDITIONS, environment=replace(TWO_CORES, driver="590")), "driver unknown -> 590"),
         (None, "holds the trial of duets-00.json: it is a copy or was renamed"),
     ],

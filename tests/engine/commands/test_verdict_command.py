@@ -183,29 +183,3 @@ def test_what_cannot_be_merged_writes_nothing(
     ]
     assert [part in line for part, line in zip(said, refused, strict=True)] == [True] * 4
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_two_shards_of_a_gate_are_one_gate(tiny: TinyProject, recorded_project: TinyProject) -> None:
-    """A project's gate, measured in two sessions; one of its cases has no record, so that the gate is red."""
-    tiny.take_baseline(recorded_project)
-    tiny.workload(
-        optimizations='Optimization("quick", quick, {"cpu": 0.01}), Optimization("new", quick, {"cpu": 0.01})'
-    )
-    folders = [f"night/shards/{number}" for number in (1, 2)]
-    gate = ("--gate", "--against=off", "--perf-device=cpu", "--perf-store=sqlite:///s")
-    statuses = [
-        tiny.run(*gate, f"--perf-shard={number}/2", f"--perf-report={folder}")
-        for number, folder in enumerate(folders, 1)
-    ]
-    assert not (tiny.path / "s").exists(), "a shard is no night of the store"
-    assert sorted(ended.status for ended in statuses)[1] == 1
-    assert main(["verdict", *(str(tiny.path / folder) for folder in folders), "--merge", str(tiny.path / "night")]) == 1
-    night = tiny.json("night/run.json")
-    assert set(night["cases"]) == {"tiny/quick/cpu", "tiny/new/cpu"}
-    assert (night["gate"], night["exit_status"], night["interrupted"], night["shard"]) == (True, 1, False, None)
-    assert night["cases"] == {
-        **tiny.json("night/shards/1/run.json")["cases"],
-        **tiny.json("night/shards/2/run.json")["cases"],
-    }
-    for ended in statuses:
-        check_no_traceback(ended.text)

@@ -14,7 +14,6 @@ from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import RecordedCode
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import Outcome
 from gpugate.statistics.variation import Control, Variation
 from gpugate.units import number_of
 from tests.conftest import TWO_CORES
@@ -118,13 +117,6 @@ def test_an_autopsy_that_repeats_the_reason_is_not_shown(tmp_path: Path, kind: s
     explained = stored_runs.case("pass", autopsy=Autopsy("baseline", kind, "the error exceeds", ()))
     view = RunView(stored_runs.stored(tmp_path / "run.json", explained))
     assert ("tiny/pass/cuda" in view.autopsies) is shown
-
-
-def test_a_wall_time_that_did_not_show_a_failure_is_no_part_of_it() -> None:
-    slower = judged_case(GOOD, remembered=BLUNT, recorded_code=code(10.5))
-    wall = verdicts(slower)["throughput"]
-    assert (wall.outcome, wall.reason[:18]) == (Outcome.REGRESSED, "the code is slower")
-    assert not any("tolerated" in words for words in wall.circumstances)
 
 
 def test_the_last_lines_name_the_reason_of_a_record() -> None:

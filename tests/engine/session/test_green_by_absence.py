@@ -204,6 +204,7 @@ def test_a_recorded_case_that_is_left_out_is_listed_unless_a_developer_selects_o
 
 def test_a_recorded_case_of_another_shard_or_with_an_accepted_absence_is_no_dropped_one(of_two: TinyProject) -> None:
     assert [gate(of_two, f"--perf-shard={number}/2") for number in (1, 2)] == [(0, []), (0, [])]
+    assert of_two.json()["shard"]["number"] == 2
     needy = PROMISE.replace('{"cpu"', 'needs=Needs(packages=("nowhere",)), min_speedup={"cpu"')
     of_two.workload(f"{QUICK}\n{RIGHT}", f'{needy}, Optimization("right", right, {{"cpu": 0.01}})')
     of_two.write("perf_tests/conftest.py", DROPS["before"])
