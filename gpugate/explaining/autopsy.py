@@ -41,9 +41,10 @@ def explain(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
     profile is `profile`; without a record, with the reference of this run. None for a case without times.
 
     A step takes longer by the change that the verdict names, which several processes may have measured."""
-    slower, process = _deciding_process(result)
-    if process is not None:
-        return explain_duet(process.measured[result.case_id], process.swapped, 1 + slower, IN_TURNS)
+    decided = _find_deciding_duet(result)
+    if decided is not None:
+        process, ratio = decided
+        return explain_duet(process.measured[result.case_id], process.swapped, ratio, IN_TURNS)
     now, then = optimized_side(result), recorded_side(result, profile)
     if now is None or result.measurement is None:
         return None
@@ -63,16 +64,16 @@ def explain_duet(found: Measurement, swapped: bool, ratio: float, against: str =
     return autopsy(replace(base, step_ms=head.step_ms / ratio), head, against)
 
 
-def _deciding_process(result: CaseResult) -> tuple[float, DuetProcess | None]:
-    """The change that a duet found, which decided, and its first process; 0 and None without one, and where an output
-    is wrong."""
+def _find_deciding_duet(result: CaseResult) -> tuple[DuetProcess, float] | None:
+    """The first process of the duet that found the code slower, and the ratio of the times in the whole duet; None
+    without one, and where an output is wrong."""
     slower = [one.reasons[0] for one in result.verdicts if one.code is ReasonCode.CODE_SLOWER]
     if not slower or any(one.outcome is Outcome.WRONG for one in result.verdicts):
-        return 0.0, None
+        return None
     processes = result.recorded_code.processes if result.recorded_code is not None else ()
     measured = ((one, one.measured.get(result.case_id)) for one in processes)
-    process = next((process for process, found in measured if found is not None and found.pairs), None)
-    return float(slower[0].facts["change"]), process
+    ratio = 1 + float(slower[0].facts["change"])
+    return next(((process, ratio) for process, found in measured if found is not None and found.pairs), None)
 
 
 def optimized_side(result: CaseResult) -> State | None:

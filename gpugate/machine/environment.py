@@ -196,13 +196,17 @@ def list_needed(needs: Iterable[Needs]) -> set[str]:
     flag."""
     found = {"compute-capability", "gpus", "c++"}
     for one in needs:
-        packages = chain.from_iterable(_IMPLIED_PACKAGES.get(name, (name,)) for name in one.packages)
-        found.update(packages, one.cpu_flags, () if one.engine is None else (one.engine.name,))
+        found.update(_list_packages(one), one.cpu_flags, () if one.engine is None else (one.engine.name,))
     return found | {name.removeprefix("torch_") for name in found}
 
 
+def _list_packages(needs: Needs) -> Iterator[str]:
+    for name in needs.packages:
+        yield from _IMPLIED_PACKAGES.get(name, (name,))
+
+
 def _missing(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
-    for package in (name for needed in needs.packages for name in _IMPLIED_PACKAGES.get(needed, (needed,))):
+    for package in _list_packages(needs):
         if not _is_installed(package):
             yield package, f"needs the package {package}: {needs.install or f'install {package}'}"
     if environment.device_kind == "cuda":

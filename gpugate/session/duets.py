@@ -15,7 +15,7 @@ from gpugate.errors import CompareError
 from gpugate.faults.fault import Fault
 from gpugate.judging.duet import judge_duets
 from gpugate.machine.children import run_module
-from gpugate.results.duet import DuetOutcome, DuetProcess
+from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
 from gpugate.session.options import device_name
 from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.codec import from_json, to_json
@@ -63,13 +63,13 @@ def measure_duets(
     DuetProcess in JSON with all that it has measured. Raises CompareError, with the cause, where the first process
     cannot measure any case, and where it has measured none by then; a later one that cannot ends the duets.
     """
-    taken: list[DuetProcess] = []
+    taken, judged = list[DuetProcess](), list[Duet]()
     most, began_s, longest_s = processes, perf_counter(), 0.0
     while len(taken) < most:
         spent_s = perf_counter() - began_s
         left_s = None if limit_s is None else limit_s - spent_s
         if left_s is not None and taken and longest_s > left_s:
-            slower = {duet.case_id for duet in judge_duets(taken)[0] if duet.seems_slower} & taken[-1].measured.keys()
+            slower = {duet.case_id for duet in judged if duet.seems_slower} & taken[-1].measured.keys()
             if not slower:
                 break
             plan, left_s = replace(plan, case_ids=tuple(sorted(slower))), 2 * longest_s
@@ -81,13 +81,14 @@ def measure_duets(
         except CompareError:
             if not taken:
                 raise
-            process = None
+            break
         if process is None:
             break
         taken.append(process)
         longest_s = max(longest_s, perf_counter() - began_s - spent_s)
         most += bool(taken[-1].unfinished)
-        undecided = [duet.case_id for duet in judge_duets(taken)[0] if duet.outcome is DuetOutcome.UNDECIDED]
+        judged, _ = judge_duets(taken)
+        undecided = [duet.case_id for duet in judged if duet.outcome is DuetOutcome.UNDECIDED]
         had = Counter(name for process in taken for name in (*process.measured, *process.problems))
         open_cases = [name for name in undecided if had[name] < processes]
         open_cases += taken[-1].unfinished
