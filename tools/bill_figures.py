@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import chain
 from statistics import median, stdev
 from typing import NamedTuple
@@ -18,8 +19,9 @@ from gpugate.judging.bill import CHOSEN_ANEW, compare_bill
 from gpugate.judging.machine_state import MOSTLY, PROBE_RATIO
 from gpugate.measurement.record import Measurement
 from gpugate.report.table import Table, columns
-from gpugate.results.bill import Bills
+from gpugate.results.bill import Bills, bills_of
 from gpugate.results.case import CaseResult, Remembered
+from gpugate.results.summary import History
 from gpugate.results.verdict import GOOD, Outcome
 from gpugate.session.decide_again import decide_again
 from gpugate.statistics.policy import DECIDING_PROCESSES
@@ -34,6 +36,7 @@ from tools.trust.duet_report import rate_interval
 
 PAGE = RESULTS / "bill.md"
 FOLDERS = ("night", "slow-host", "another-host")  # of stored runs of equal code
+ONE_MACHINE = timedelta(hours=1)  # runs that began within it may be of one machine
 RISES: Mapping[str, tuple[float, ...]] = {"kernel_ms": (0.0, 0.05, 0.1), "cpu_ms": (0.0, 0.05, 0.1, 0.25)}
 TEXT = """# Equal code, and the bill alone
 
@@ -67,6 +70,12 @@ Across loans: the first process of each case-night above whose record has a bill
 CPU time beside the reference's were chosen on the processes above, and not on these.
 
 {across}
+
+Across machines without a record: the newest stored process of each case, judged by the newest older one of the same
+sources on another machine, as if three processes had been recorded as that one was. A record of several machines allows
+for what differs between them; one process cannot.
+
+{pairs}
 
 - caught: the item has grown; always: the cases all of whose processes are caught
 """
@@ -180,6 +189,35 @@ def list_billed(nights: Sequence[CaseNight]) -> list[Process]:
     ]
 
 
+def list_pairs(machine: Machine) -> list[Process]:
+    """The newest stored process of each case, judged by one of the same sources on another machine."""
+    stored: dict[tuple[str, str], list[tuple[datetime, Measurement]]] = {}
+    for path in list_files(machine.results / "runs", "catalogue*.json"):
+        run = run_file.read(path)
+        for case_id, case in run.cases.items():
+            if case.measurement is not None and bills_of(case.measurement) is not None:
+                processes = stored.setdefault((case_id, run.source_hashes[case.workload]), [])
+                processes.append((datetime.fromisoformat(run.started_at), case.measurement))
+    found = dict[str, Process]()
+    for (case_id, _), processes in stored.items():
+        (began, newest), *older = sorted(processes, key=lambda one: one[0], reverse=True)
+        elsewhere = [one for then, one in older if began - then > ONE_MACHINE]
+        if elsewhere:
+            found[case_id] = Process(case_id, newest, record_of(elsewhere[0]))
+    return list(found.values())
+
+
+def record_of(process: Measurement) -> Remembered:
+    """A record of as many equal processes as a time is compared with."""
+    reference_ms, optimized_ms = (
+        median(times) for times in zip(*((pair.reference_ms, pair.optimized_ms) for pair in process.pairs), strict=True)
+    )
+    bills = (bills_of(process),) * DECIDING_PROCESSES
+    speedup = reference_ms / optimized_ms
+    then = History(speedup, None, reference_ms, optimized_ms, None, DECIDING_PROCESSES, bills=bills)
+    return Remembered(then, then, "exact", optimized_counters=process.optimized_counters)
+
+
 def list_caught(processes: Sequence[Process]) -> Iterator[tuple[str, ...]]:
     """The rows of the processes: unchanged, then with more of one item."""
     yield describe("unchanged, any item", [(one.case_id, bool(one.find_grown())) for one in processes])
@@ -236,6 +274,7 @@ def write_page() -> str:
     nights = [one for machine in MACHINES for one in read_nights(machine)]
     by_machine = {machine.gpu: leave_one_out(machine) for machine in MACHINES}
     recorded = list(chain.from_iterable(by_machine.values()))
+    pairs = list(chain.from_iterable(map(list_pairs, MACHINES)))
     return TEXT.format(
         again=write_markdown(Table("", AGAIN, tuple(list_again(nights)))),
         ratio=PROBE_RATIO,
@@ -245,6 +284,7 @@ def write_page() -> str:
         alone=write_markdown(Table("", ALONE, tuple(list_caught(recorded)))),
         cpu_time=describe_cpu_time(recorded),
         across=write_markdown(Table("", ALONE, tuple(list_caught(list_billed(nights))))),
+        pairs=write_markdown(Table("", ALONE, tuple(list_caught(pairs)))),
     )
 
 

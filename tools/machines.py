@@ -12,7 +12,7 @@ from gpugate.results.case import Promise
 from gpugate.workload import Case, DeviceKind, for_device_class
 
 ROOT = Path(__file__).parents[1]
-# Workloads and cases whose sides changed, with the time of the change. They stand here until they are recorded again:
+# Workloads whose sides changed, with the time of the change. They stand here until they are recorded again:
 # their promises and limits are of the new sides, and the records of the old ones.
 CHANGED_AT: Mapping[str, str] = {
     **dict.fromkeys(
@@ -26,7 +26,6 @@ CHANGED_AT: Mapping[str, str] = {
         ),
         "2026-11-29T02:00:00+00:00",
     ),
-    **dict.fromkeys(("low-precision", "optimizer-step"), "2026-11-29T21:13:00+00:00"),
     **dict.fromkeys(
         (
             *("video/decode", "video/decode-hevc", "video/preprocess", "video/segment", "video/composite"),
@@ -34,14 +33,13 @@ CHANGED_AT: Mapping[str, str] = {
         ),
         "2026-11-30T08:45:00+00:00",
     ),
-    "video/end-to-end/optimized-tensorrt/cuda": "2026-11-30T10:50:00+00:00",
     **dict.fromkeys(("llm-decode", "driving-batch"), "2026-11-30T08:20:00+00:00"),
 }
 
 
 def is_outdated(case: Case, measured_at: str) -> bool:
     """True where the sides of the case changed after it was measured, at a time in ISO 8601."""
-    changed_at = CHANGED_AT.get(case.id) or CHANGED_AT.get(case.workload.name)
+    changed_at = CHANGED_AT.get(case.workload.name)
     return changed_at is not None and datetime.fromisoformat(measured_at) < datetime.fromisoformat(changed_at)
 
 

@@ -178,10 +178,10 @@ WORKLOADS: tuple[Workload, ...] = (
                 min_speedup_why="autotuning took kernels of cuBLAS in one process and of Triton in another one",
             ),
             _rung(
-                *("reduce-overhead", reduce_overhead, {"cuda": 1.43}, Limit("graph_launches", at_least=4, at_most=4)),
+                *("reduce-overhead", reduce_overhead, {"cuda": 1.5}, Limit("graph_launches", at_least=4, at_most=4)),
                 *_whole(3),
             ),
-            _rung("ahead-of-time", ahead_of_time, {"cuda": 1.48}, FUSED, needs=PACKAGER),
+            _rung("ahead-of-time", ahead_of_time, {"cuda": 1.5}, FUSED, needs=PACKAGER),
         ),
         cold=False,
     ),

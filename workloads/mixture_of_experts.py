@@ -169,7 +169,7 @@ WORKLOADS: tuple[Workload, ...] = (
             Optimization(
                 "grouped-fp8",
                 grouped_fp8,
-                {"cuda": 0.57},
+                {"cuda": 0.58},
                 dtype="fp8",
                 compared_with="grouped",
                 tolerance=EIGHT_BITS,

@@ -150,8 +150,8 @@ OWN_THREADS = (
 )
 PICTURES = "every frame is a picture of its own: fast, and several times as large as H.264"
 APART = "the GPU's own encoder, an engine apart from what computes"
-X264_GAINS = {"sm_90": 1.75, "cuda": 0.5, "cpu": 0.3}
-JPEG_GAINS = {"sm_90": 12.8, "cuda": 2.0}
+X264_GAINS = {"sm_90": 1.8, "cuda": 0.5, "cpu": 0.3}
+JPEG_GAINS = {"sm_90": 15.1, "cuda": 2.0}
 ENCODE = Workload(
     name="video/encode",
     baseline=partial(build, Mp4v),

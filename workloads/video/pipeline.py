@@ -592,22 +592,22 @@ TWO_CORES = (
 
 BELOW = (
     _rung(
-        *("segment-fused", SEGMENT_FUSED, {"sm_90": 0.9, "cuda": 0.75}, LONGEST_FIRST),
+        *("segment-fused", SEGMENT_FUSED, {"cuda": 0.75}, LONGEST_FIRST),
         *(*TENSOR_CORES, ONE_GRAPH, FEW_LAUNCHES),
     ),
     _rung(
-        *("composite-gpu", COMPOSITE_GPU, {"sm_90": 0.83, "cuda": 0.75}, UP_AND_BACK),
+        *("composite-gpu", COMPOSITE_GPU, {"sm_90": 0.84, "cuda": 0.75}, UP_AND_BACK),
         *(*TENSOR_CORES, ONE_GRAPH, BGR_ONLY),
     ),
     _rung(
-        *("preprocess-gpu", PREPROCESS_GPU, {"sm_90": 0.85, "cuda": 0.75}, SAMPLED_APART),
+        *("preprocess-gpu", PREPROCESS_GPU, {"sm_90": 0.9, "cuda": 0.75}, SAMPLED_APART),
         *(ONE_GRAPH, A_FRAME_GOES_UP_ONCE),
     ),
     _rung(
         *("nvdec-sessions", NVDEC_SESSIONS, {"sm_90": 0.98, "cuda": 0.75}, BORN_ON_GPU, ONE_GRAPH),
     ),
     _rung(
-        *("nvjpeg", NVJPEG, {"sm_90": 15.0, "cuda": 1.0}, f"only the compressed stream comes back; {MOTION_JPEG}"),
+        *("nvjpeg", NVJPEG, {"sm_90": 15.4, "cuda": 1.0}, f"only the compressed stream comes back; {MOTION_JPEG}"),
         contract={"cuda": Contract((COMPRESSED_ONLY,))},
     ),
     _rung("overlapped", OVERLAPPED, {"cuda": 0.95}, OVERLAP, COMPRESSED_ONLY, on_sm_90=(ALWAYS_BUSY,)),
@@ -627,7 +627,7 @@ OPTIMIZED = (
     ),
     _optimized("optimized-nvenc", NVENC, {"cuda": 1.5}, ENCODED_APART, COMPRESSED_ONLY, needs=WITH_NVENC),
     _optimized(
-        *("optimized-nvjpeg", OVERLAPPED, {"sm_90": 22.0, "cuda": 3.0}, f"{MOTION_JPEG}; {OVERLAP}", COMPRESSED_ONLY),
+        *("optimized-nvjpeg", OVERLAPPED, {"sm_90": 22.2, "cuda": 3.0}, f"{MOTION_JPEG}; {OVERLAP}", COMPRESSED_ONLY),
         on_sm_90=(ALWAYS_BUSY, MOTION_JPEG_WITH_START_UP),
     ),
     _optimized(

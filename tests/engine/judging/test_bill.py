@@ -72,6 +72,12 @@ def test_a_time_grows_beyond_its_tolerance(items: dict[str, Any], expected: set[
     assert set(compare_bill(with_bill(measured(), **items), billed()).grown) == expected
 
 
+def test_gpu_work_of_a_microsecond_grows_by_half_of_one() -> None:
+    for now_ms, is_grown in ((0.0014, False), (0.0016, True)):
+        found = compare_bill(with_bill(measured(), kernel_ms=now_ms), billed(kernel_ms=0.001))
+        assert ("kernel_ms" in found.grown) is is_grown
+
+
 @pytest.mark.parametrize("name", ["kernel_ms", "host_to_device_ms"])
 def test_a_time_may_rise_by_three_standard_deviations_of_the_recorded_processes(name: str) -> None:
     """The spread of 0.158 between five processes is 10 % for each step of a tenth."""
