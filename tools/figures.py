@@ -9,6 +9,7 @@ import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from statistics import median
 
 from gpugate import units
@@ -23,6 +24,7 @@ from tools.machines import MACHINES, Machine, is_outdated, list_cases
 from tools.markdown_table import plain, write_markdown
 
 FOLDERS = ("runs", "slow-host", "another-host", "night")
+LOAN = timedelta(hours=1)  # a machine is lent for half of it at most
 PROBES = ("launch_latency_us", "device_copy_gb_per_s", "pinned_copy_gb_per_s", "matmul_bf16_tflops")
 # Of a step of each side, in the order of the columns.
 BILL: Mapping[str, str] = {
@@ -96,24 +98,46 @@ Each cell has the reference's value and the optimized side's.
 
 
 def _hosts(runs: Sequence[RunResult], newest: Mapping[str, Newest]) -> Table:
-    """A row for each run: the machine is lent for minutes, and another host comes the next time."""
+    """A row for each loan: the machine is lent for minutes, and another host comes the next time."""
     counted = Counter(id(one.run) for one in newest.values())
     columns = (
-        *(Column("run, UTC", left=True), Column("cases"), Column("driver"), Column("torch"), Column("cores")),
-        *(Column(units.yardstick_label(name)) for name in PROBES),
+        *(Column("lent from, UTC", left=True), Column("runs"), Column("cases"), Column("driver"), Column("torch")),
+        *(Column("cores"), *(Column(units.yardstick_label(name)) for name in PROBES)),
     )
     rows = []
-    for run in runs:
-        probes = {name: [one.values[name] for one in run.yardsticks if name in one.values] for name in PROBES}
-        machine = run.environment
+    for loan in _group_by_loan(runs):
+        machine, cases = loan[0].environment, sum(counted[id(run)] for run in loan)
         rows.append(
             (
-                *(run.started_at[:16].replace("T", " "), str(counted[id(run)])),
-                *(machine.driver or "", machine.packages.get("torch", ""), str(machine.cpu_count)),
-                *(units.yardstick_value(name, median(found)) if found else "" for name, found in probes.items()),
+                *(loan[0].started_at[:16].replace("T", " "), str(len(loan)), str(cases)),
+                *(machine.driver or "", machine.packages.get("torch", "")),
+                " or ".join(dict.fromkeys(str(run.environment.cpu_count) for run in loan)),
+                *(_describe_range(loan, name) for name in PROBES),
             )
         )
     return Table("", columns, tuple(rows))
+
+
+def _group_by_loan(runs: Sequence[RunResult]) -> list[list[RunResult]]:
+    """The runs of each loan, in order: the first of a loan begins LOAN or more after that of the loan before."""
+    loans: list[list[RunResult]] = []
+    for run in runs:
+        if not loans or _began(run) - _began(loans[-1][0]) >= LOAN:
+            loans.append([])
+        loans[-1].append(run)
+    return loans
+
+
+def _began(run: RunResult) -> datetime:
+    return datetime.fromisoformat(run.started_at)
+
+
+def _describe_range(loan: Sequence[RunResult], probe: str) -> str:
+    """The lowest and the highest median of a probe over the runs of a loan."""
+    found = [[one.values[probe] for one in run.yardsticks if probe in one.values] for run in loan]
+    medians = [median(values) for values in found if values]
+    ends = dict.fromkeys(units.yardstick_value(probe, end) for end in (min(medians), max(medians))) if medians else ()
+    return " to ".join(ends)
 
 
 def _bills(newest: Mapping[str, Newest]) -> Table:
