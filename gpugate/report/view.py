@@ -11,7 +11,6 @@ from functools import cached_property
 
 from gpugate import units
 from gpugate.judging.evidence import duet_of
-from gpugate.machine.environment import Missing
 from gpugate.measurement.derived import whole_run
 from gpugate.report.bottleneck import bottleneck
 from gpugate.report.machine import load, yardsticks
@@ -183,13 +182,13 @@ class RunView:
     @cached_property
     def refused(self) -> dict[str, list[str]]:
         """The skips on which a gate fails; none of an older run, which does not have what was accepted."""
-        return self._by_reason([case for case in self.cases if _is_refused(case, self.run.accepted)])
+        return self._by_reason([case for case in self.cases if case.is_refused(self.run.accepted)])
 
     @cached_property
     def accepted(self) -> dict[str, list[str]]:
         """The other skips."""
         skipped = [case for case in self.cases if case.skipped is not None]
-        return self._by_reason([case for case in skipped if not _is_refused(case, self.run.accepted)])
+        return self._by_reason([case for case in skipped if not case.is_refused(self.run.accepted)])
 
     def _by_reason(self, skipped: Sequence[CaseResult]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -432,14 +431,6 @@ def describe_absence(case: CaseResult) -> str:
     """The reason of a skip, and the option by which a gate accepts it, where there is one."""
     accepted = f"; --allow-missing {','.join(case.lacking)} lets a gate pass without it" if case.lacking else ""
     return f"{case.skipped}{accepted}"
-
-
-def _is_refused(case: CaseResult, accepted: Sequence[str] | None) -> bool:
-    """True for a skip that a gate does not accept. A sweep's point that ran out of memory lacks nothing: it is one only
-    where it is recorded."""
-    if case.skipped is None or accepted is None:
-        return False
-    return not Missing(case.lacking, case.skipped).allowed_by(accepted) if case.lacking else bool(case.remembered)
 
 
 def _has_failed(case: CaseResult) -> bool:

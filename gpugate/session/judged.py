@@ -96,7 +96,7 @@ class PerfTests:
         __tracebackhide__ = True
         result = self._measure([case])[case.id]
         if result.skipped is not None:
-            if self.session.options.gate and not self.session.accepts_absence(case):
+            if result.is_refused(self.session.result.accepted):
                 return Judged(case, result, absent=f"{case.id} was not measured: {describe_absence(result)}")
             pytest.skip(show_controls(result.skipped))
         return Judged(case, result)
@@ -105,12 +105,11 @@ class PerfTests:
         """Measures every point once per session. Skips where the machine can run none of them."""
         __tracebackhide__ = True
         session, results = self.session, self._measure(sweep.cases)
-        if all(result.skipped for result in results.values()) and (
-            not session.options.gate or all(map(session.accepts_absence, sweep.cases))
-        ):
-            pytest.skip(show_controls(str(next(iter(results.values())).skipped)))
+        points, accepted = list(results.values()), session.result.accepted
+        if all(point.skipped and not point.is_refused(accepted) for point in points):
+            pytest.skip(show_controls(str(points[0].skipped)))
         (found,) = sweeps(results)  # the cases are the points of one
-        unfit = next((result for result in results.values() if result.unfit), None)
+        unfit = next((point for point in points if point.unfit), None)
         knee = judge_knee(found, session.result.mode, unfit)
         self.knees.append((sweep, knee))
         return JudgedSweep(sweep, knee)
@@ -158,15 +157,16 @@ class PerfTests:
 
     def problems(self, items: Iterable[pytest.Item]) -> Iterator[str]:
         """Writes a sentence for each case of `items` that failed no test and gave `gate` no good verdict."""
+        run = self.session.result
         tests: dict[str, tuple[Case, list[str]]] = {}
         for item in items:
             for case in cases_of(item):
                 tests.setdefault(case.id, (case, []))[1].append(item.nodeid)
         yield from self.refused
         for case_id, (case, node_ids) in tests.items():
-            result = self.session.result.cases.get(case_id)
+            result = run.cases.get(case_id)
             if not any(self.failed.get(node_id) for node_id in node_ids):
-                accepted = result is not None and result.skipped is not None and self.session.accepts_absence(case)
+                accepted = result is not None and result.skipped is not None and not result.is_refused(run.accepted)
                 knees = [knee for sweep, knee in self.knees if case in sweep.cases]
                 problem = None if accepted else _problem(case_id, result, knees)
                 yield from [problem] if problem else []

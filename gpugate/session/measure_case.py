@@ -316,7 +316,7 @@ def _note_failure(options: Options, case: Case, result: CaseResult, error: BaseE
     """Makes a failure the skip of the case where a developer's run may skip it, else the error of the case."""
     reason = skip_reason(error)
     if case.optimization.point is not None and isinstance(error, SideError) and error.out_of_memory:
-        result.skipped, result.lacking = "out of memory", ("memory",)
+        result.skipped = "out of memory"
     elif reason is None:
         result.error = _error_sentence(error)
     elif options.gate or options.update_baselines:

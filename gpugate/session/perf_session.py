@@ -102,10 +102,7 @@ class PerfSession:
     def accepts_absence(self, case: Case) -> bool:
         """True where `--allow-missing` covers what the case lacks."""
         missing = self.missing(case)
-        # A sweep point that ran out of memory is a valid result, unless a record shows that it used to fit.
-        if missing is None:
-            return case.id in self.result.cases and self.result.cases[case.id].remembered is None
-        return missing.allowed_by(self.options.allow_missing)
+        return missing is not None and missing.allowed_by(self.options.allow_missing)
 
     def needs_host(self, case: Case) -> bool:
         """True in a worker for a case beside which no other one may run on the host."""

@@ -121,6 +121,7 @@ def test_a_knee_of_which_nothing_is_recorded_fails_a_gate(tiny: TinyProject) -> 
     assert result.status == 1, result.text
     said = "NO_BASELINE knee of tiny/batch/cpu: the knee is at 16; nothing is recorded to compare it with"
     assert f'{said}\n  next: pytest {tiny.path}/perf_tests -k "tiny/batch" --update-baselines' in result.text
+    assert "not measured\n  1 case: out of memory\n" in result.text  # a result, where no record has a time of it
 
 
 def test_a_point_is_measured_again_by_its_own_test_or_else_by_that_of_its_sweep() -> None:
