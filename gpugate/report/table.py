@@ -25,6 +25,7 @@ STATES: Mapping[str, str] = {
     Outcome.NO_BASELINE: "open",
     Outcome.ENV_INVALID: "open",
     "FAILED": "bad",
+    "MISSING": "bad",
     "SLOWER": "bad",
     "FASTER": "better",
     "SAME": "good",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.measurement.record import Measurement
+from gpugate.report.pages.night import night_page
 from gpugate.report.screen import screen
 from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import RunView
@@ -20,6 +21,7 @@ from tests.conftest import TWO_CORES
 from tests.support import stored_runs
 from tests.support.judged_cases import COMMIT, RECORDED, code, measured, record, verdicts
 from tests.support.judged_cases import case as judged_case
+from tests.support.read_pages import Page
 
 LINES = 60 - 12  # of a screen, without the lines of pytest itself
 
@@ -46,6 +48,10 @@ def test_a_gate_lists_an_absence_that_it_does_not_accept_and_ends_with_its_resul
     assert (f"needs attention\n  MISSING  tiny/missing/cuda\n    {reason}\n" in shown) is (result == "red")
     assert (f"not measured\n  1 case: {reason}\n" in shown) is (result == "green")
     assert f"\nthe gate is {result}: 1 case measured (1 PASS), 1 case skipped, in " in shown
+    page = Page(night_page(RunView(run), "no earlier night")).text
+    assert (f"MISSING tiny/missing/cuda {reason}" in page) is (result == "red")
+    assert (f"Not measured tiny/missing/cuda: {reason}" in page) is (result == "green")
+    assert ("Every verdict is PASS." in page) is (result == "green")
 
 
 def test_a_run_with_a_fault_advises_no_recording(tmp_path: Path) -> None:
