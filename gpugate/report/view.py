@@ -252,12 +252,11 @@ class RunView:
         found = {name: speedup for name, (_, speedup) in timed.items()}
         gains = {name: one for name, one in found.items() if one.low > 1 and not _has_open_promise(timed[name][0])}
         losses = [name for name, speedup in found.items() if speedup.high < 1]
-        verb = "gains" if 1 in (len(gains), len(found)) else "gain"
-        words = f"{len(gains)} of {number_of(len(found), 'optimization')} {verb} here"
+        words = f"gains: {len(gains)} of {number_of(len(found), 'optimization')}"
         if gains:
             best = max(gains, key=lambda name: gains[name].low)
-            most = ", most of all " if len(gains) > 1 else ": "
-            words += f"{most}{best}, {units.ratio(gains[best].median)}"
+            most = "most of all " if len(gains) > 1 else ""
+            words += f", {most}{best}, {units.ratio(gains[best].median)}"
         if losses:
             words += f"; slower than the reference: {len(losses)}, {units.list_names(losses, MOST_NAMED)}"
         knees = [
