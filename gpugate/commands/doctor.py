@@ -22,7 +22,7 @@ from gpugate.errors import BaselineError, OptionError
 from gpugate.judging.machine_state import PROBE_RATIO, describe_throttling, fallen_yardstick, launch_slowdown
 from gpugate.machine import children
 from gpugate.machine.environment import Environment, compare, compiler_problem, machine_name
-from gpugate.report.next_step import BASELINES, RECORD, SUITE
+from gpugate.report.next_step import BASELINES, RECORD, SUITE, describe_threads
 from gpugate.report.table import Column, Table, style_of
 from gpugate.report.terminal import print_parts, terminal_columns
 from gpugate.session.machine_facts import Facts
@@ -136,7 +136,8 @@ def judge_gpu(environment: Environment, driver_gpus: int, asked: str) -> Answer:
 def judge_baselines(path: Path, environment: Environment, records: Mapping[str, Record]) -> Answer:
     """Checks that there are records of this machine, and of enough processes for a variation."""
     where = "" if str(path) == DEFAULT_BASELINES else f" {BASELINES} {shlex.quote(str(path))}"
-    record_all = f"{SUITE}{' -m gpu' if environment.device_kind == 'cuda' else ''}{where} {RECORD}"
+    suite = f"{describe_threads(environment.device_kind)}{SUITE}"
+    record_all = f"{suite}{' -m gpu' if environment.device_kind == 'cuda' else ''}{where} {RECORD}"
     matches = [compare(record.environment, environment) for record in records.values()]
     if all(match.kind == "foreign" for match in matches):
         folder = path / machine_name(environment)

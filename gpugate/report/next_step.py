@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -28,10 +29,10 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.TRACE: "{rerun} --torch-trace",
     NextStep.RECORD: "{record}",
     # A shell takes the line as it stands: what follows the sign # is a comment there.
-    NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}{paths}"
+    NextStep.FIND_COMMIT: "{threads}gpugate bisect {case} --good {commit}{paths}"
     ' # if intended, once it was measured by five processes: gpugate accept --case {case} --reason "..."',
     NextStep.SAME_CORES: "give this process as many cores as the record has, {cores}, by taskset or OMP_NUM_THREADS,"
-    " then {again}",
+    " then {unbound}",
     NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process, then {again}",
     NextStep.COOL_MACHINE: "wait until this machine is idle and cool, then {again}",
     NextStep.USE_CUDA: "run it on a CUDA device",
@@ -49,6 +50,8 @@ def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str]
     # The ids of a sweep's points begin as its own does.
     case_ids = case_ids or [verdict.case_id.rpartition("/")[0] if verdict.check == "knee" else verdict.case_id]
     rerun = _describe_rerun(run, case_ids)
+    again = f"{rerun} --gate" if run.gate else rerun
+    threads = run.command.partition("pytest")[0]
     facts = {name: value for reason in verdict.reasons for name, value in reason.facts.items()}
     uncommitted = step is NextStep.FIND_COMMIT and run.provenance is not None and run.provenance.changes is not None
     first = "commit this code, then " if uncommitted else ""
@@ -57,9 +60,11 @@ def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str]
         first = f"{_WORDS[NextStep.CHECK_SIZE]}; if they agree, "
     return first + _WORDS[step].format(
         rerun=rerun,
-        again=f"{rerun} --gate" if run.gate else rerun,
+        again=again,
+        unbound=again.removeprefix(threads),
         record=describe_recording(run, case_ids),
         case=case_ids[0],
+        threads=threads,
         paths=_own_paths(run.command),
         commit=str(facts.get("commit"))[:SHORT_COMMIT],
         cores=f"{float(facts.get('recorded_cores', 0)):g}",
@@ -69,6 +74,13 @@ def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str]
 def describe_recording(run: RunResult, case_ids: Sequence[str]) -> str:
     """The command that records these cases, as their session was started."""
     return f"{_describe_rerun(run, case_ids)}{_own_baselines(run.command)} {RECORD}"
+
+
+def describe_threads(device_kind: str) -> str:
+    """`OMP_NUM_THREADS=1 ` before a command that measures a CPU by as many threads as this process; empty where it is
+    not set."""
+    threads = os.environ.get("OMP_NUM_THREADS") if device_kind == "cpu" else None
+    return "" if threads is None else f"OMP_NUM_THREADS={shlex.quote(threads)} "
 
 
 def _describe_rerun(run: RunResult, case_ids: Sequence[str]) -> str:
@@ -89,7 +101,8 @@ def _selection(run: RunResult, case_ids: Sequence[str]) -> str:
 
 def _own_paths(command: str) -> str:
     """The perf tests of the session, where `gpugate bisect` does not find them by itself."""
-    paths = list(takewhile(lambda word: not word.startswith("-"), shlex.split(command)[1:]))
+    words = shlex.split(command.partition("pytest")[2])
+    paths = list(takewhile(lambda word: not word.startswith("-"), words))
     return "" if paths == ["perf_tests"] else "".join(f" --path {shlex.quote(path)}" for path in paths)
 
 

@@ -61,7 +61,7 @@ class RunResult:
     yardsticks: list[Yardstick] = field(default_factory=list)
     source_hashes: dict[str, str] = field(default_factory=dict)  # by workload
     wall_s: NotNegative = 0.0
-    command: str = "pytest perf_tests"  # that selects the same tests with the same baselines
+    command: str = "pytest perf_tests"  # that selects the same tests with the same baselines and threads
     recording: bool = False
     mutated: str | None = None  # the fault that was put into every optimized side, on purpose
     problems: list[str] = field(default_factory=list)  # why it is red where no test failed

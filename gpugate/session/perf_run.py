@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
@@ -327,15 +326,10 @@ class PerfRun:
             width, view = terminal_columns(), RunView(self.run)
             parts = screen(view, width, detailed=self.config.get_verbosity() > 0)
             terminalreporter.write(render_text(parts, width, terminalreporter._tw.hasmarkup))
-            self._lines.extend(f"next: {self._describe_surroundings(view)}{command}" for command in view.next_command)
+            first = "commit this code, then " if self.opened is not None and warn_about_code(self.opened) else ""
+            self._lines.extend(f"next: {first}{command}" for command in view.next_command)
         for line in self._lines:
             terminalreporter.write_line(show_controls(line))
-
-    def _describe_surroundings(self, view: RunView) -> str:
-        """The beginning of the command of a recording: the commit that it needs, and the threads of this session."""
-        first = "commit this code, then " if self.opened is not None and warn_about_code(self.opened) else ""
-        threads = os.environ.get("OMP_NUM_THREADS") if view.run.environment.device_kind == "cpu" else None
-        return first if threads is None else f"{first}OMP_NUM_THREADS={shlex.quote(threads)} "
 
     def pytest_unconfigure(self) -> None:
         self._closing.close()

@@ -17,6 +17,7 @@ from gpugate.errors import CompareError, GpugateError, OptionError
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, describe, list_needed, missing_needs
 from gpugate.measurement.settings import HALF_WIDTH, Settings
+from gpugate.report.next_step import describe_threads
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import RecordedCode
 from gpugate.results.run import Mode, RunResult
@@ -256,7 +257,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
         environment=describe(device),
         started_at=now if worker is None else worker.started_at,
         seed=seed if worker is None else worker.seed,
-        command=options.command,
+        command=describe_threads(device.type) + options.command,
         gate=options.gate,
         accepted=tuple(sorted(options.allow_missing)) if options.gate else None,
         recording=options.update_baselines,

@@ -127,6 +127,12 @@ def test_baselines(machine: Path, change: Callable[[Path], Any], state: str, wor
     assert (found.state, words in found.sentence) == (state, True), found.sentence
 
 
+def test_a_cpu_is_recorded_by_the_threads_that_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    _, sentence = doctor.judge_baselines(tmp_path, TWO_CORES, {})
+    assert ": OMP_NUM_THREADS=2 pytest perf_tests --perf-baselines " in sentence
+
+
 @pytest.mark.parametrize(
     ("asked", "state", "words"),
     [("auto", "bad", "the driver shows 2 and torch 2.11.0+cpu none"), ("cpu", "absent", "the device is the CPU")],

@@ -23,9 +23,9 @@ FACTS = Reason(ReasonCode.OTHER_CORES, {"commit": "1a2b3c4d5e6f", "recorded_core
 BY_HAND = {NextStep.USE_CUDA, NextStep.CHECK_SIZE, NextStep.DECLARE_ENGAGEMENT}
 
 
-def words_of(step: NextStep, reason: Reason = FACTS) -> str:
+def words_of(step: NextStep, reason: Reason = FACTS, command: str = "pytest perf_tests") -> str:
     case = replace(stored_runs.case("quick", kind="cpu"), case_id=CASE)
-    run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, seed=0, gate=True, cases={CASE: case})
+    run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, seed=0, gate=True, cases={CASE: case}, command=command)
     return describe_next_step(Verdict("speedup", CASE, Outcome.UNDECIDED, (reason,), step), run)
 
 
@@ -47,6 +47,15 @@ def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_
             result = tiny.run(*words, "--collect-only", "-q")
             assert result.status == 0
             assert set(re.findall(r"::\w+\[(.+?)\]", result.text)) == {CASE}
+
+
+def test_a_command_measures_by_the_threads_of_its_session_unless_they_are_to_be_others() -> None:
+    command = "OMP_NUM_THREADS=1 pytest 'my tests'"
+    for step in (NextStep.REPEAT, NextStep.MEASURE_LONGER, NextStep.TRACE, NextStep.RECORD):
+        assert words_of(step, command=command).startswith(f"{command} -k ")
+    found = words_of(NextStep.FIND_COMMIT, command=command)
+    assert found.startswith(f"OMP_NUM_THREADS=1 gpugate bisect {CASE} --good 1a2b3c4d5e6f --path 'my tests' #")
+    assert "by taskset or OMP_NUM_THREADS, then pytest 'my tests' -k " in words_of(NextStep.SAME_CORES, command=command)
 
 
 def test_an_impossible_rate_beside_other_work_asks_first_for_the_size_that_is_declared() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpugate.report.next_step import describe_threads
 from gpugate.results.summary import history
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import DECIDING_PROCESSES
@@ -16,6 +17,7 @@ from tests.support.tiny_project import PROMISE, QUICK, TinyProject, check_no_tra
 
 THROUGHPUT_TEST = "test_throughput_is_what_it_was[tiny/quick/cpu]"
 RECORD = ("--update-baselines", "-operf_processes=1", "--perf-device=cpu")
+AGAIN = f'{describe_threads("cpu")}pytest perf_tests -k "tiny/quick/cpu"'
 GATE = ("--gate", "--perf-device=cpu", "--perf-json=run.json", "--perf-budget=0.4")
 
 
@@ -102,7 +104,7 @@ def test_a_step_of_three_times_the_time_is_open_where_its_bill_holds_and_no_code
     assert f"FAILED perf_tests/test_promises.py::{THROUGHPUT_TEST}" in result.text
     assert "UNDECIDED throughput of tiny/quick/cpu: slower than recorded: " in result.text
     assert ", in the slower one of 2 processes" in result.text
-    assert '  next: pytest perf_tests -k "tiny/quick/cpu" --gate --perf-budget 30' in result.text
+    assert f"  next: {AGAIN} --gate --perf-budget 30" in result.text
     assert tiny.outcomes()["throughput"] == Outcome.UNDECIDED
     assert tiny.outcomes()["speedup"] == tiny.outcomes()["equivalence"] == Outcome.PASS
     confirming = tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]
@@ -142,7 +144,7 @@ def test_improve_record_and_be_caught_by_the_new_record(tiny: TinyProject) -> No
     improved = tiny.run(*GATE)
     assert improved.status == 0, improved.text
     assert tiny.outcomes()["throughput"] == Outcome.IMPROVED
-    assert 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines="..."' in improved.text
+    assert f'next: {AGAIN} --update-baselines="..."' in improved.text
     assert loaded(tiny).cases["quick/cpu"].current == anchor
 
     again = tiny.run(*RECORD, "--update-baselines=the second")

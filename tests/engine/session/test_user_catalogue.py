@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from gpugate.report.next_step import describe_threads
 from gpugate.results.series import ladders, sweeps
 from gpugate.session.selection import one_node_per_case
 from gpugate.store import run_file
@@ -120,7 +121,8 @@ def test_a_knee_of_which_nothing_is_recorded_fails_a_gate(tiny: TinyProject) -> 
     result = swept(tiny).run(folder, "--perf-device=cpu", "--gate", "-operf_processes=1", "-k", "knee")
     assert result.status == 1, result.text
     said = "NO_BASELINE knee of tiny/batch/cpu: the knee is at 16; nothing is recorded to compare it with"
-    assert f'{said}\n  next: pytest {tiny.path}/perf_tests -k "tiny/batch" --update-baselines' in result.text
+    step = f'{describe_threads("cpu")}pytest {tiny.path}/perf_tests -k "tiny/batch" --update-baselines'
+    assert f"{said}\n  next: {step}" in result.text
     assert "not measured\n  1 case: out of memory\n" in result.text  # a result, where no record has a time of it
 
 
