@@ -182,13 +182,13 @@ class RunView:
     @cached_property
     def refused(self) -> dict[str, list[str]]:
         """The skips on which a gate fails; none of an older run, which does not have what was accepted."""
-        return self._by_reason([case for case in self.cases if case.is_refused(self.run.accepted)])
+        return self._by_reason([case for case in self.cases if self.run.refuses(case)])
 
     @cached_property
     def accepted(self) -> dict[str, list[str]]:
         """The other skips."""
         skipped = [case for case in self.cases if case.skipped is not None]
-        return self._by_reason([case for case in skipped if not case.is_refused(self.run.accepted)])
+        return self._by_reason([case for case in skipped if not self.run.refuses(case)])
 
     def _by_reason(self, skipped: Sequence[CaseResult]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}

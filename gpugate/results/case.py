@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpugate.machine.environment import Missing
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.measurement.settings import SLOWED
 from gpugate.results.autopsy import Autopsy
@@ -121,17 +120,6 @@ class CaseResult:
     def worst(self) -> Outcome | None:
         """The most severe outcome; None where nothing was judged."""
         return min((verdict.outcome for verdict in self.verdicts), key=SEVERITY.index, default=None)
-
-    def is_refused(self, accepted: Collection[str] | None) -> bool:
-        """True for a skip that a gate with the `accepted` absences does not accept; None: no gate.
-
-        A sweep's point that ran out of memory lacks nothing: it is a valid result, unless it is recorded that it fits.
-        """
-        if self.skipped is None or accepted is None:
-            return False
-        if self.lacking:
-            return not Missing(self.lacking, self.skipped).allowed_by(accepted)
-        return self.remembered is not None
 
     def summarize(self, measurement: Measurement) -> Summary:
         """The summary of one process of this case. Raises ValueError for a measurement without pairs."""

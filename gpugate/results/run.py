@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
-from gpugate.machine.environment import Environment, machine_key
+from gpugate.machine.environment import Environment, Missing, machine_key
 from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.fleet_plan import Shard
@@ -75,6 +75,17 @@ class RunResult:
     @property
     def mode(self) -> Mode:
         return Mode.RECORDING if self.recording else Mode.GATE if self.gate else Mode.DEVELOPER
+
+    def refuses(self, case: CaseResult) -> bool:
+        """True for a skip that this gate does not accept.
+
+        A sweep's point that ran out of memory lacks nothing: it is a valid result, unless it is recorded that it fits.
+        """
+        if case.skipped is None or self.accepted is None:
+            return False
+        if case.lacking:
+            return not Missing(case.lacking, case.skipped).allowed_by(self.accepted)
+        return case.remembered is not None
 
 
 # --- a night: a run without samples, as the store keeps it and a history compares it ----------------------------------

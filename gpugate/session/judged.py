@@ -96,7 +96,7 @@ class PerfTests:
         __tracebackhide__ = True
         result = self._measure([case])[case.id]
         if result.skipped is not None:
-            if result.is_refused(self.session.result.accepted):
+            if self.session.result.refuses(result):
                 return Judged(case, result, absent=f"{case.id} was not measured: {describe_absence(result)}")
             pytest.skip(show_controls(result.skipped))
         return Judged(case, result)
@@ -105,8 +105,8 @@ class PerfTests:
         """Measures every point once per session. Skips where the machine can run none of them."""
         __tracebackhide__ = True
         session, results = self.session, self._measure(sweep.cases)
-        points, accepted = list(results.values()), session.result.accepted
-        if all(point.skipped and not point.is_refused(accepted) for point in points):
+        points = list(results.values())
+        if all(point.skipped and not session.result.refuses(point) for point in points):
             pytest.skip(show_controls(str(points[0].skipped)))
         (found,) = sweeps(results)  # the cases are the points of one
         unfit = next((point for point in points if point.unfit), None)
@@ -166,7 +166,7 @@ class PerfTests:
         for case_id, (case, node_ids) in tests.items():
             result = run.cases.get(case_id)
             if not any(self.failed.get(node_id) for node_id in node_ids):
-                accepted = result is not None and result.skipped is not None and not result.is_refused(run.accepted)
+                accepted = result is not None and result.skipped is not None and not run.refuses(result)
                 knees = [knee for sweep, knee in self.knees if case in sweep.cases]
                 problem = None if accepted else _problem(case_id, result, knees)
                 yield from [problem] if problem else []
