@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from statistics import median
+from typing import get_args
 
 from gpugate import units
+from gpugate.measurement.progress import Doing
 from gpugate.measurement.record import Counters
 from gpugate.report.table import Column, Table
 from gpugate.report.view import RunView
@@ -91,6 +93,14 @@ Each cell has the reference's value and the optimized side's.
 
 {write_markdown(_bills(newest))}
 
+## The time of a night
+
+Seconds of one process of each case, by what it does, without further processes and duets. A lent machine is bare: it
+builds what a machine that keeps the caches of Inductor and TensorRT finds there. At most 25 minutes on one GPU were
+wanted, and 13 on two.
+
+{write_markdown(_night(newest))}
+
 ## What bounds each side
 
 {bounds}
@@ -148,6 +158,21 @@ def _bills(newest: Mapping[str, Newest]) -> Table:
             sides = found.reference_counters, found.optimized_counters
             rows.append((case_id.removesuffix("/cuda"), *(_pair(sides, name) for name in BILL)))
     return Table("", (Column("case", left=True), *map(Column, BILL.values())), tuple(rows))
+
+
+def _night(newest: Mapping[str, Newest]) -> Table:
+    """A row for all cases, then one for each workload, the longest first."""
+    spent: dict[str, Counter[str]] = {}
+    for one in newest.values():
+        if one.case.measurement is not None:
+            seconds = one.case.measurement.spent_s
+            of_case = {"cases": 1, "seconds": sum(seconds.values()), **seconds}
+            for name in ("all", one.case.workload):
+                spent.setdefault(name, Counter()).update(of_case)
+    columns = ("cases", "seconds", *(doing for doing in get_args(Doing) if spent["all"][doing]))
+    names = sorted(spent, key=lambda name: -spent[name]["seconds"])
+    rows = tuple((name, *(f"{spent[name][column]:.0f}" for column in columns)) for name in names)
+    return Table("", (Column("workload", left=True), *map(Column, columns)), rows)
 
 
 def _pair(sides: tuple[Counters, Counters], name: str) -> str:
