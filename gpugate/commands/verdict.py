@@ -16,7 +16,7 @@ from gpugate.errors import ReplayError
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from gpugate.session.decide_again import decide_again, find_changes
-from gpugate.session.merging import ShardRun, check_shard, list_red, merge
+from gpugate.session.merging import ShardRun, check_shard, list_red, merge, run_problems
 from gpugate.session.night_report import prepare_night, write_pages
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path
@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ReplayError(f"{path} was measured without --gate, so it has no verdict: measure with it")
     if stored.exit_status is None:
         raise ReplayError(f"{path} has no exit status, so its run did not end: measure again")
-    red = [*list_red(stored), *stored.problems, *_describe_other_verdicts(path, stored)]
+    problems = dict.fromkeys([*stored.problems, *run_problems(stored)])
+    red = [*list_red(stored), *problems, *_describe_other_verdicts(path, stored)]
     green, view = stored.exit_status == 0 and not red, RunView(stored)
     if not green and not red:
         red = [f"{number_of(len(ids), 'case')} not measured: {reason}" for reason, ids in view.skips.items()]

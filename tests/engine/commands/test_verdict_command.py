@@ -46,6 +46,7 @@ NIGHTS: dict[str, tuple[list[CaseResult], dict[str, Any], int, str]] = {
     "not held": ([case("regressed", 2.8, held=("equivalence",))], {}, 0, "is green"),
     "error": ([*GOOD, case("failed", None, error="no memory")], {}, 1, "the error of tiny/failed/cuda"),
     "problem": (GOOD, {"problems": ["no test held a verdict of tiny/x/cuda"]}, 1, "no test held a verdict"),
+    "no case": ([], {}, 1, "the gate measured nothing"),
     "knee": (sweep(1.5, 1.5, 3.0), {}, 1, "REGRESSED knee of tiny/batch/cuda"),
 }
 
