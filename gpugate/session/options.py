@@ -251,8 +251,8 @@ def read_options(config: pytest.Config) -> Options:
         seed=whole_number("perf_seed", seed, example=7, least=0, most=MOST_SEED) if seed else None,
         budget_s=seconds("--perf-budget", budget) if budget else None,
         step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
-        json_path=writable("--perf-json", _path(config, value("perf_json"))) if fresh or not is_child else None,
-        report_path=None if is_child else _path(config, value("perf_report")),
+        json_path=writable("--perf-json", _path(config, "--perf-json")) if fresh or not is_child else None,
+        report_path=None if is_child else _path(config, "--perf-report"),
         store_url=None if shard else store_url,
         proofs_path=_proofs_path(config, store_url),
         baselines_path=_baselines(config),
@@ -353,8 +353,13 @@ def _command(config: pytest.Config) -> str:
     return shlex.join(["pytest", *paths, *elsewhere, *own, *mutated])
 
 
-def _path(config: pytest.Config, text: str | None) -> Path | None:
-    return config.invocation_params.dir / text if text else None
+def _path(config: pytest.Config, option: str) -> Path | None:
+    """The path that `option` names; None where it is not given. Raises OptionError for an empty one, such as that of a
+    script whose variable is not set."""
+    text = config.getoption(option)
+    if text == "":
+        raise OptionError(f"{option}= names nothing: give a path behind it")
+    return None if text is None else config.invocation_params.dir / text
 
 
 def _settings(config: pytest.Config) -> dict[str, str]:
@@ -373,7 +378,7 @@ def _settings(config: pytest.Config) -> dict[str, str]:
 
 def _baselines(config: pytest.Config) -> Path:
     """The folder of baselines: a given path is relative to the working folder, the default to the project."""
-    found = _path(config, config.getoption("perf_baselines")) or _own_baselines(config)
+    found = _path(config, "--perf-baselines") or _own_baselines(config)
     if found.is_file():
         raise OptionError(f"--perf-baselines {found} is a file: give the folder with the baselines of all machines")
     return found
@@ -419,8 +424,9 @@ def device_name(text: str) -> str:
 
 
 def writable(option: str, path: Path | None) -> Path | None:
-    """`path` itself. Raises OptionError for a folder, and for a file in a folder that is missing or takes no files."""
-    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+    """`path` itself. Raises OptionError for a folder or a device, which a session would replace, and for a file in a
+    folder that is missing or takes no files."""
+    if path is not None and ((path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK)):
         raise OptionError(f"{option} {path} cannot be written: give a file name in a folder that can be written")
     return path
 
