@@ -1,6 +1,6 @@
 """The pages in a real Chromium: no request leaves them, axe-core finds nothing serious, and they fit their window.
 
-`GPUGATE_SCREENSHOTS=docs/images` also writes the pictures of the README, from the recorded processes of an H200.
+`GPUGATE_SCREENSHOTS=docs/images` writes the pictures of the README there, from the recorded processes of an H200.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ WINDOWS = pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)
 A4_WIDTH = 688  # CSS pixels between the margins
 CASE = 'section[data-case="two-layer-net/all/cuda"]'
 SCREENSHOTS = "GPUGATE_SCREENSHOTS"
+PICTURE_HEIGHT = 1300
 MOST_BYTES = 200_000  # of a picture
 FAULTS = Faults(
     slower={"two-layer-net/all/cuda": 1.2, "video/segment/cuda-graph/cuda": 0.2},
@@ -276,24 +277,23 @@ def test_without_scripts_the_newest_values_stand_in_the_site(browser: Browser, s
     assert "two-layer-net/all/cuda" in text
 
 
-@pytest.mark.skipif(SCREENSHOTS not in os.environ, reason=f"needs {SCREENSHOTS}, the folder of the pictures")
-def test_the_pictures_of_the_readme(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
-    browser.show(pages["night"].as_uri(), 1280)
-    keep_picture("night", browser.picture(1340))
-    nights = simulated_nights(260)
-    page = write_site(tmp_path, build_histories(nights, len(nights)))
-    browser.show(f"{page.as_uri()}#case=video/segment/cud", 1280)
-    browser.run("scrollTo(0, 400)")
-    browser.wait_until("return document.querySelectorAll('.chart svg').length === 2")
-    browser.run("scrollTo(0, 0)")
-    keep_picture("trends", browser.picture(1250))
-
-
-def keep_picture(name: str, png: bytes) -> None:
-    """Writes a picture in few colours."""
+def test_the_pictures_of_the_readme_show_their_pages(
+    browser: Browser, pages: dict[str, Path], tmp_path: Path, subtests: pytest.Subtests
+) -> None:
     from PIL import Image
 
-    image = Image.open(io.BytesIO(png)).convert("RGB").quantize(192, dither=Image.Dither.NONE)
-    path = Path(os.environ[SCREENSHOTS], f"{name}.png")
-    image.save(path, optimize=True)
-    assert path.stat().st_size < MOST_BYTES
+    nights = simulated_nights(260)
+    site = write_site(tmp_path, build_histories(nights, len(nights)))
+    for name, url, charts in (
+        ("night", pages["night"].as_uri(), 0),
+        ("trends", f"{site.as_uri()}#case=video/segment/cud", 2),
+    ):
+        with subtests.test(name):
+            browser.show(url, 1280, height=PICTURE_HEIGHT)
+            browser.wait_until(f"return document.querySelectorAll('.chart svg').length === {charts}")
+            image = Image.open(io.BytesIO(browser.picture(PICTURE_HEIGHT))).convert("RGB")
+            end = image.crop((0, PICTURE_HEIGHT * 9 // 10, 1280, PICTURE_HEIGHT))
+            assert end.getcolors(1) is None, "it is blank: the page was not drawn to the end of the picture"
+            path = Path(os.environ.get(SCREENSHOTS, tmp_path), f"{name}.png")
+            image.quantize(192, dither=Image.Dither.NONE).save(path, optimize=True)
+            assert path.stat().st_size < MOST_BYTES
