@@ -160,11 +160,6 @@ def _trace(one: Evidence) -> NextStep | None:
     return None if "ranks" in one.first.optimized_counters else NextStep.TRACE
 
 
-def _check_size(one: Evidence) -> NextStep:
-    """A busy machine has slow yardsticks, beside which a right size looks wrong."""
-    return NextStep.CHECK_SIZE if one.is_impossible and one.busy is None else NextStep.FREE_CORES
-
-
 def _nothing(problem: str | None) -> Sequence[Reason]:
     return [Reason(ReasonCode.NOTHING_MEASURED, {"problem": problem} if problem is not None else {})]
 
@@ -178,7 +173,8 @@ def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
 NO_TIMES = (
     Rule(lambda one: one.not_comparable, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
     Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.UNDECIDED, NextStep.MEASURE_LONGER),
-    Rule(lambda one: one.no_result, lambda one: one.no_result, Outcome.UNDECIDED, _check_size),
+    Rule(lambda one: one.is_impossible, lambda one: one.no_result, Outcome.UNDECIDED, NextStep.CHECK_SIZE),
+    Rule(lambda one: one.no_result, lambda one: one.no_result, Outcome.UNDECIDED, NextStep.FREE_CORES),
     Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _mend),
 )
 RULES: Mapping[Check, tuple[Rule, ...]] = {

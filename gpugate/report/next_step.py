@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from gpugate.results.reason import ReasonCode
 from gpugate.results.verdict import NextStep, Verdict
 from gpugate.units import SHORT_COMMIT
 
@@ -36,7 +35,9 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process, then {again}",
     NextStep.COOL_MACHINE: "wait until this machine is idle and cool, then {again}",
     NextStep.USE_CUDA: "run it on a CUDA device",
-    NextStep.CHECK_SIZE: "compare Size.flops and Size.bytes with what a step does",
+    # Other work slows the yardsticks by a few times at most, and a right size then looks wrong.
+    NextStep.CHECK_SIZE: "compare Size.flops and Size.bytes with what a step does; if they agree, end the other work on"
+    " this machine, then {again}",
     NextStep.DECLARE_ENGAGEMENT: "let Side.engaged return None where the side did what it is for, and else the reason",
 }
 
@@ -55,9 +56,6 @@ def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str]
     facts = {name: value for reason in verdict.reasons for name, value in reason.facts.items()}
     uncommitted = step is NextStep.FIND_COMMIT and run.provenance is not None and run.provenance.changes is not None
     first = "commit this code, then " if uncommitted else ""
-    if step is NextStep.FREE_CORES and verdict.code is ReasonCode.IMPOSSIBLE_RATE:
-        # Other work slows the yardsticks by a few times at most, and no side.
-        first = f"{_WORDS[NextStep.CHECK_SIZE]}; if they agree, "
     return first + _WORDS[step].format(
         rerun=rerun,
         again=again,

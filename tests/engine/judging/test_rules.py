@@ -78,7 +78,7 @@ SPEEDUP: Table = [
         case(replace(measured(1.0, other_cores=1.2), ceilings={"matmul_bf16_tflops": 800.0}), size=Size(1, 1e13, 0.0)),
         UNDECIDED,
         "impossible_rate",
-        NextStep.FREE_CORES,
+        NextStep.CHECK_SIZE,
     ),
     (case(TOO_SLOW, recorded_code=code(10.0)), REGRESSED, "speedup_below_promise"),  # the machine is no excuse
     (case(TOO_SLOW, launch_slowdown=1.5), REGRESSED, "speedup_below_promise"),

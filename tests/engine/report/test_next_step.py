@@ -20,7 +20,7 @@ COMMAND = re.compile(r"\b(?:pytest|gpugate) [^#]+")
 CASE = "tiny/quick/cpu"
 FACTS = Reason(ReasonCode.OTHER_CORES, {"commit": "1a2b3c4d5e6f", "recorded_cores": 2.0, "cores": 1.0})
 # The steps that change a workload's code or need another device.
-BY_HAND = {NextStep.USE_CUDA, NextStep.CHECK_SIZE, NextStep.DECLARE_ENGAGEMENT}
+BY_HAND = {NextStep.USE_CUDA, NextStep.DECLARE_ENGAGEMENT}
 
 
 def words_of(step: NextStep, reason: Reason = FACTS, command: str = "pytest perf_tests") -> str:
@@ -37,6 +37,10 @@ def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_
     assert {step for step, commands in tried.items() if not commands} == BY_HAND
     assert words_of(NextStep.SAME_CORES).startswith(
         "give this process as many cores as the record has, 2, by taskset or OMP_NUM_THREADS, then "
+    )
+    assert words_of(NextStep.CHECK_SIZE).startswith(
+        "compare Size.flops and Size.bytes with what a step does; if they agree, end the other work on this machine, "
+        "then pytest "
     )
     for command in {command for commands in tried.values() for command in commands}:
         with subtests.test(command):
@@ -56,13 +60,6 @@ def test_a_command_measures_by_the_threads_of_its_session_unless_they_are_to_be_
     found = words_of(NextStep.FIND_COMMIT, command=command)
     assert found.startswith(f"OMP_NUM_THREADS=1 gpugate bisect {CASE} --good 1a2b3c4d5e6f --path 'my tests' #")
     assert "by taskset or OMP_NUM_THREADS, then pytest 'my tests' -k " in words_of(NextStep.SAME_CORES, command=command)
-
-
-def test_an_impossible_rate_beside_other_work_asks_first_for_the_size_that_is_declared() -> None:
-    reason = Reason(ReasonCode.IMPOSSIBLE_RATE, {"times_ceiling": 68.2})
-    assert words_of(NextStep.FREE_CORES, reason).startswith(
-        f"{words_of(NextStep.CHECK_SIZE)}; if they agree, end the other work on this machine, then pytest "
-    )
 
 
 def test_a_command_for_several_cases_selects_these_alone(tiny: TinyProject) -> None:
