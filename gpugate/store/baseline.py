@@ -46,8 +46,9 @@ from gpugate.workload import CaseKey, WorkloadName
 # History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
 # 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
 # 4: the provenance of the newest process. 5: the bill of each process; a current record that is equal to the anchor is
-# the word `anchor`. 6: the step profile of a case, which was in a file of its own.
-FORMAT_VERSION = 6
+# the word `anchor`. 6: the step profile of a case, which was in a file of its own. 7: without the side of a build that
+# was built first, which decides nothing.
+FORMAT_VERSION = 7
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
 USEFUL = 0.25  # a record that misses a larger slowdown gates nearly nothing by the wall time
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED)

@@ -1,5 +1,6 @@
 """Generated parts of docs/ are those of today's code, and stored files fit their schemas; the page's pipeline runs."""
 
+import hashlib
 import json
 import re
 
@@ -8,10 +9,12 @@ from jsonschema import Draft202012Validator
 
 from gpugate.commands.init import FILES as EXAMPLE
 from tests.support.tiny_project import TinyProject
-from tools.generated_docs import DOCS, FILES, generate
+from tools.generated_docs import DOCS, FILES, generate, schema_of
 from tools.machines import ROOT
 
 FOLDER = DOCS / "schema"
+# The number of each format, and the hash of the names of its stored fields.
+NUMBERS = {"record": (7, "e66624a7"), "run": (16, "ae8346e6")}
 STORED = [
     *sorted((ROOT / "baselines").rglob("*.json"))[::8],  # one command wrote them all
     *(ROOT / "tests/golden").glob("*.json"),
@@ -39,6 +42,17 @@ def test_the_pipeline_of_the_page_runs(tiny: TinyProject) -> None:
     measured = tiny.json()["cases"]["decoding/ahead/cpu"]
     assert measured["error"] is None
     assert {one["check"]: one["outcome"] for one in measured["verdicts"]}["equivalence"] == "PASS"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_number_of_a_format_rises_with_each_stored_field_that_comes_or_goes(name: str) -> None:
+    """An older engine then says that a newer gpugate wrote the file; otherwise it says that a field is lacking."""
+    schema = schema_of(FILES[name])
+    objects = {"": schema, **schema["$defs"]}
+    fields = {one: (sorted(found.get("properties", ())), found.get("required")) for one, found in objects.items()}
+    found = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
+    step = "raise the FORMAT_VERSION of its file, add the reason to the history there, and note both here"
+    assert (FILES[name].version, found) == NUMBERS[name], step
 
 
 @pytest.mark.parametrize("name", FILES)
