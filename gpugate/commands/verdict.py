@@ -64,11 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ReplayError(f"{path} was measured without --gate, so it has no verdict: measure with it")
     if stored.exit_status is None:
         raise ReplayError(f"{path} has no exit status, so its run did not end: measure again")
-    problems = dict.fromkeys([*stored.problems, *run_problems(stored)])
-    red = [*list_red(stored), *problems, *_describe_other_verdicts(path, stored)]
-    green, view = stored.exit_status == 0 and not red, RunView(stored)
-    if not green and not red:
-        red = [f"{number_of(len(ids), 'case')} not measured: {reason}" for reason, ids in view.skips.items()]
+    view, problems = RunView(stored), dict.fromkeys([*stored.problems, *run_problems(stored)])
+    absent = [f"{number_of(len(ids), 'case')} not measured: {reason}" for reason, ids in view.refused.items()]
+    red = [*list_red(stored), *problems, *_describe_other_verdicts(path, stored), *absent]
+    green = stored.exit_status == 0 and not red
     said = f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {view.tally}"
     more = [f"{len(red) - MOST_PRINTED} more problems"] if len(red) > MOST_PRINTED else []
     print(said, *red[:MOST_PRINTED], *more, sep="; ")

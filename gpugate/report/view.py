@@ -133,7 +133,7 @@ class RunView:
         measured = [outcome_word(case.worst) for case in judged]
         order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
         words = ", ".join(f"{measured.count(name)} {name}" for name in order if name in measured)
-        others = {"skipped": sum(map(len, self.skips.values())), "failed": len(self.errors)}
+        others = {"skipped": sum(case.skipped is not None for case in self.cases), "failed": len(self.errors)}
         parts = [f"{number_of(len(measured), 'case')} measured{f' ({words})' if words else ''}"]
         return ", ".join([*parts, *(f"{number_of(count, 'case')} {word}" for word, count in others.items() if count)])
 
@@ -175,13 +175,9 @@ class RunView:
         return bill_table(self.run)
 
     @cached_property
-    def skips(self) -> dict[str, list[str]]:
-        """Case ids by the reason for which they were skipped, in a gate with the option that accepts it."""
-        return self._by_reason([case for case in self.cases if case.skipped is not None])
-
-    @cached_property
     def refused(self) -> dict[str, list[str]]:
-        """The skips on which a gate fails; none of an older run, which does not have what was accepted."""
+        """Case ids by the reason of skips on which a gate fails, with the option that accepts each; none of an older
+        run, which does not have what was accepted."""
         return self._by_reason([case for case in self.cases if self.run.refuses(case)])
 
     @cached_property

@@ -35,7 +35,8 @@ HELD = [case("pass", held=CASE_CHECKS), case("regressed", 2.8, held=("throughput
 NIGHTS: dict[str, tuple[list[CaseResult], dict[str, Any], int, str]] = {
     "green": (GOOD, {}, 0, "is green"),
     "red": (GOOD, {"exit_status": 1}, 1, "is red, with exit status 1"),
-    "not measured": (SKIPPED, {"exit_status": 1}, 1, NOT_MEASURED),
+    "not measured": (SKIPPED, {"accepted": ()}, 1, NOT_MEASURED),
+    "accepted": (SKIPPED, {"accepted": ("cuda",)}, 0, "is green"),
     "interrupted": (GOOD, {"interrupted": True}, 2, "was interrupted"),
     "killed": (GOOD, {"exit_status": None}, 2, "has no exit status"),
     "no gate": (GOOD, {"gate": False}, 2, "without --gate"),
