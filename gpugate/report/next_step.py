@@ -75,8 +75,7 @@ def describe_recording(run: RunResult, case_ids: Sequence[str]) -> str:
 
 
 def describe_threads(device_kind: str) -> str:
-    """`OMP_NUM_THREADS=1 ` before a command that measures a CPU by as many threads as this process; empty where it is
-    not set."""
+    """`OMP_NUM_THREADS=1 `, as this process has it, before a command that measures a CPU; empty where it is not set."""
     threads = os.environ.get("OMP_NUM_THREADS") if device_kind == "cpu" else None
     return "" if threads is None else f"OMP_NUM_THREADS={shlex.quote(threads)} "
 

@@ -54,19 +54,10 @@ def test_a_gate_lists_an_absence_that_it_does_not_accept_and_ends_with_its_resul
     assert ("Every verdict is PASS." in page) is (result == "green")
 
 
-@pytest.mark.parametrize(
-    ("speedups", "words"),
-    [
-        ((3.0, 1.0), "gains: 1 of 2 optimizations, tiny/a, 3.00x"),
-        ((3.0,), "gains: 1 of 1 optimization, tiny/a, 3.00x"),
-        ((2.0, 3.0), "gains: 2 of 2 optimizations, most of all tiny/b, 3.00x"),
-        ((1.0,), "gains: 0 of 1 optimization"),
-    ],
-)
-def test_the_optimizations_that_gain_are_counted(speedups: tuple[float, ...], words: str) -> None:
-    cases = [stored_runs.case(name, speedup) for name, speedup in zip("abc", speedups, strict=False)]
-    run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, 0, cases={case.case_id: case for case in cases})
-    assert RunView(run).gains == [words]
+def test_one_optimization_that_gains_is_not_the_most_of_all() -> None:
+    cases = {name: stored_runs.case(name, speedup) for name, speedup in (("a", 3.0), ("b", 1.0))}
+    run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, 0, cases=cases)
+    assert RunView(run).gains == ["gains: 1 of 2 optimizations, tiny/a, 3.00x"]
 
 
 def test_a_run_with_a_fault_advises_no_recording(tmp_path: Path) -> None:
