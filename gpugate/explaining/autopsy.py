@@ -21,7 +21,7 @@ from gpugate.explaining.state import (
 )
 from gpugate.measurement.record import Counters, Measurement, StepProfile
 from gpugate.results.autopsy import Autopsy
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.duet import DuetProcess
 from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import sm_clock_mhz, summarize
@@ -77,16 +77,17 @@ def _find_deciding_duet(result: CaseResult) -> tuple[DuetProcess, float] | None:
 
 
 def optimized_side(result: CaseResult) -> State | None:
-    """The optimized side as this run measured it; None where it has no times."""
-    found = result.measurement
-    if found is None or not found.pairs:
+    """The optimized side in the process whose speedup decided about the case; None where it has no times."""
+    decider = summarize_decider(result)
+    if decider is None:
         return None
+    found = next(one for one in result.timed if result.summarize(one) == decider)
     return replace(
         _measured_side(found, "optimized"),
         not_engaged=found.not_engaged,
         wrong=next((one.reason for one in result.verdicts if one.outcome is Outcome.WRONG), None),
         resembles=found.step_checks.resembles if found.step_checks else "",
-        reference_ms=summarize(found).reference_ms.median,
+        reference_ms=decider.reference_ms.median,
         reference_counters=found.reference_counters,
     )
 
