@@ -177,7 +177,7 @@ class ReasonCode(str, Enum):
     NOTHING_MEASURED = ("nothing_measured", "not measured: {problem}", "nothing was compared")
     MACHINE_UNFIT = ("machine_unfit", "times are no evidence now: {problem}")
     OTHER_WORK = ("other_work", "other processes kept {cores:.1f} CPU cores busy meanwhile")
-    NOT_CONFIRMED = ("not_confirmed", "a fresh process could not confirm it ({problem})")
+    NOT_CONFIRMED = ("not_confirmed", "no fresh process could confirm this alarm ({problem})")
     IN_SOME_PROCESSES = ("in_some_processes", "found in {found:.0f} of {processes:.0f} processes")
     # Outputs.
     OUTPUTS_AGREE = (

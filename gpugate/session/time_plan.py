@@ -98,7 +98,7 @@ class DoubtTime:
         """Counts the case as left out; returns the reason."""
         if case_id not in self.left_out:
             self.left_out.append(case_id)
-        return "too little of the night's time was left for it, and gpugate compare has no limit"
+        return "the night had too little time left, and gpugate compare has no time limit"
 
     def refuse_case(self, elapsed_s: float) -> str | None:
         """The reason why the present case is not measured; None where it has time."""

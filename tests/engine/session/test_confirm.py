@@ -104,7 +104,7 @@ def test_a_case_for_which_no_time_is_left_is_named(recorded_commit: TinyProject,
     recorded_commit.edit_baseline(spread_out)
     recorded_commit.workload(SLOWER)
     ended = recorded_commit.run(*GATE, "-operf_processes=3")
-    assert "gpugate compare has no limit" in recorded_commit.reasons("throughput")["code_undecided"]["problem"]
+    assert "gpugate compare has no time limit" in recorded_commit.reasons("throughput")["code_undecided"]["problem"]
     assert "\nwithout more processes or duets: 1 case (tiny/quick/cpu)" in ended.text
     recorded_commit.quick_ms(3)
     recorded_commit.run(*GATE, "-operf_processes=3")

@@ -99,7 +99,7 @@ def test_cases_that_were_left_out_are_counted_and_named_in_one_line() -> None:
     doubt = DoubtTime(9)
     assert doubt.describe() == []
     for name in "abcdefa":
-        assert doubt.leave_out(name).endswith("and gpugate compare has no limit")
+        assert doubt.leave_out(name).endswith("and gpugate compare has no time limit")
     (line,) = doubt.describe()
     assert line.startswith("without more processes or duets: 6 cases (a, b, c, d, e and 1 more)")
 
