@@ -50,8 +50,10 @@ from gpugate.session.selection import (
 )
 from gpugate.session.workers import REFUSAL, WORKERS, check_worker
 from gpugate.store import run_file
+from gpugate.store.json_file import writing
 from gpugate.store.night_files import JUNIT
 from gpugate.store.nights import keep
+from gpugate.store.run_file import RunFileError
 from gpugate.store.store_url import url_of
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder
@@ -182,8 +184,17 @@ class PerfRun:
         hidden = report.when == "call" and report.failed and getattr(report, "unmeasured", False)
         return ("not measured", "F", "FAILED") if hidden else None
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+    @pytest.hookimpl(wrapper=True, trylast=True)  # around pytest's plugin for JUnit XML, within the one that prints
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Iterator[None]:
+        self._finish_all(session, exitstatus)
+        place = self.config.getoption("xmlpath", None) or "a file of another plugin"
+        try:
+            with writing(place, RunFileError, "give another path"):
+                yield
+        except RunFileError as error:
+            self._end_unwritten(session, str(error))
+
+    def _finish_all(self, session: pytest.Session, exitstatus: int) -> None:
         perf = self.opened
         try:
             if perf is None:
@@ -288,10 +299,10 @@ class PerfRun:
         kind = "/cuda" if self.config.option.markexpr == GPU_MARK else ""
         left_out = (name for name in perf.records.recorded if name in known and name not in selected)
         others = [name for name in left_out if name.endswith(kind) and not perf.accepts_absence(known[name])]
-        step = "let their tests run, divide them by --perf-shard, or delete the records with gpugate accept --delete"
+        step = ": let their tests run, divide them by --perf-shard, or delete the records with gpugate accept --delete"
         if others:
-            names = list_names(sorted(others))
-            yield f"no selected test measures {names}, which this machine has recorded: {step}", gate and is_whole
+            words = f"no selected test measures {list_names(sorted(others))}, which this machine has recorded"
+            yield words + (step if is_whole else ""), gate and is_whole
 
     def _end_red(self, session: pytest.Session, problems: Sequence[str]) -> None:
         """Keeps the problems in the run, prints them at the end, and makes them the exit status."""

@@ -56,7 +56,7 @@ FILE = JsonFile(
     RunResult,
     RunFileError,
     step="give a file of --perf-json or a folder of --perf-report, or measure again",
-    unwritable="give --perf-json another path",
+    unwritable="give another path",
     oldest_version=15,  # of stored runs of results/
 )
 

@@ -7,8 +7,10 @@ import textwrap
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest import junitxml
 
 from gpugate.commands.cli import main
 from gpugate.results.verdict import Outcome
@@ -236,13 +238,13 @@ def test_a_full_disk_is_one_sentence_before_anything_is_measured_and_leaves_no_h
     monkeypatch.setattr(os, "fsync", full)
     result = tiny.run("--perf-device=cpu", "--perf-json=run.json")
     assert result.status == pytest.ExitCode.USAGE_ERROR
-    said = "run.json cannot be written (No space left on device): give --perf-json another path"
+    said = "run.json cannot be written (No space left on device): give another path"
     assert f"{tiny.path}/{said}" in result.text
     check_no_traceback(result.text)
     assert not any("run.json" in name for name in tiny.files())
 
 
-@pytest.mark.parametrize("name", ["summary.md", "night.html", "run.json", "night/run.json"])
+@pytest.mark.parametrize("name", ["junit.xml", "summary.md", "night.html", "run.json", "night/run.json"])
 def test_a_file_of_a_gate_that_finds_no_room_makes_every_file_of_its_run_red(
     tiny: TinyProject, recorded_project: TinyProject, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -254,8 +256,14 @@ def test_a_file_of_a_gate_that_finds_no_room_makes_every_file_of_its_run_red(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return replace_file(path, target)
 
+    def open_file(path: str, *words: str, **others: str) -> Any:
+        if name == "junit.xml":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return Path(path).open(*words, **others)
+
     tiny.take_baseline(recorded_project)
     monkeypatch.setattr(Path, "replace", fill_at_the_end)
+    monkeypatch.setattr(junitxml, "open", open_file, raising=False)
     result = tiny.run("--perf-device=cpu", "--gate", "--perf-report=night", "--perf-json=run.json")
     assert result.status != 0
     (said,) = [line for line in result.text.splitlines() if "cannot be written" in line]
@@ -273,7 +281,7 @@ def test_a_file_of_a_gate_that_finds_no_room_makes_every_file_of_its_run_red(
         assert "No space left on device" in summary
     page = tiny.path / "night/night.html"
     assert not page.exists() or "gate red" in page.read_text(encoding="utf-8")
-    assert page.exists() == name.endswith("run.json")
+    assert page.exists() == (name.endswith("run.json") or name == "junit.xml")
     for path in ("run.json", "night/run.json"):
         if not path.endswith(name):
             run = run_file.read(tiny.path / path)

@@ -100,7 +100,7 @@ def test_a_full_disk_keeps_the_cases_before(tmp_path: Path, run: RunResult) -> N
     lines = path.with_name("run.json.cases")
     with files_up_to(lines.stat().st_size + 20), pytest.raises(RunFileError) as refused:
         run_file.append(path, second, [], run)
-    assert str(refused.value) == f"{path} cannot be written (File too large): give --perf-json another path"
+    assert str(refused.value) == f"{path} cannot be written (File too large): give another path"
     assert list(run_file.read(path).cases.values()) == [first]
     run_file.append(path, second, [], run)
     assert list(run_file.read(path).cases.values()) == [first, second]
