@@ -274,7 +274,7 @@ class Optimization:
     below a target. `bytes` replaces the bytes of the workload's size, where a step of the optimization must move fewer.
     """
 
-    name: str
+    name: Name
     build: Build
     min_speedup: Mapping[str, float]
     dtype: str = "float32"
@@ -311,7 +311,7 @@ class Workload:
     sets their contents back before each block, outside of the timed window, and compares what the steps wrote.
     """
 
-    name: str
+    name: WorkloadName
     baseline: Build
     inputs: MakeInput
     sizes: Mapping[DeviceKind, Size]

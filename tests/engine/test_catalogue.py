@@ -51,8 +51,8 @@ def limited(counter: str) -> dict[str, Contract]:
 
 
 INFINITE, NAN = float("inf"), float("nan")
-UNBREAKABLE = Limit("kernels"), Limit("kernels", at_most_of_reference=INFINITE)
-TOO_LOOSE = Tolerance(NAN, 0.1), Tolerance(0.51, 0.1), Tolerance(0.1, 1.01), Tolerance(0.1, 0.1, equal_share=0.49)
+UNBREAKABLE = Limit("kernels", at_most_of_reference=INFINITE)
+TOO_LOOSE = Tolerance(0.51, 0.1), Tolerance(0.1, 1.01), Tolerance(0.1, 0.1, equal_share=0.49)
 
 
 def test_a_sound_workload_is_accepted() -> None:
@@ -65,36 +65,46 @@ def test_a_sound_workload_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("workload", "words"),
     [
-        *((replace(NET, name=name), f"{name!r} fits no test id") for name in ("../net", "nets/", None, 201 * "n")),
-        (replace(NET, sizes={}), "'net' has sizes for []: give 'cuda', 'cpu' or both"),
-        (replace(NET, sizes={"tpu": Size(1, 1, 1)}), "'net' has sizes for ['tpu']"),
+        *((replace(NET, name=name), "as name, which should be a") for name in ("../net", "nets/", None, 201 * "n")),
+        (replace(NET, timing="pipelin"), "'net' has 'pipelin' as timing, which should be 'device' or 'pipeline'"),
+        (replace(NET, settings=["video"]), "has ['video'] as settings, which should be a valid dictionary"),
+        (replace(NET, optimizations=FAST), "as optimizations, which should be a valid tuple, such as (entry,)"),
+        (replace(NET, sizes={}), "'net' has no sizes: give one for 'cuda', 'cpu' or both"),
+        (replace(NET, sizes={"tpu": Size(1, 1, 1)}), "'tpu' as sizes.tpu.[key], which should be 'cuda' or 'cpu'"),
         *(
-            (replace(NET, sizes={"cpu": size}), f"'net' on cpu has {size}: items must be")
-            for size in (Size(0, 1, 1), Size(1, -1, 1), Size(1, 1, -1))
+            (replace(NET, sizes={"cpu": size}), f"as sizes.cpu.{name}, which should be {rule}")
+            for name, size, rule in (
+                ("items", Size(0, 1, 1), "greater than or equal to 1"),
+                ("flops", Size(1, -1, 1), "greater than or equal to 0"),
+                ("bytes", Size(1, 1, NAN), "a finite number"),
+            )
         ),
         (replace(NET, optimizations=()), "'net' has no optimization: add one"),
         (replace(NET, optimizations=(FAST, FAST)), "'net' has two sides named 'fast'"),
         (with_fast(name=BASELINE), "'net' has two sides named 'baseline'"),
         (replace(NET, optimizations=(FASTER, FAST), ladder=True), "net/faster is the first rung of a ladder"),
-        (with_fast(name="Fast!"), "'net/Fast!' fits no test id"),
-        (with_fast(point=Point(201 * "s", 1)), f"a point of sweep '{201 * 's'}', which fits no test id"),
-        (with_fast(tolerance=Tolerance(0, 0)), "has tolerance Tolerance(relative_l2=0, max_error=0, "),
+        (with_fast(name="Fast!"), "has 'Fast!' as optimizations[0].name, which should be a name for files and tests"),
+        (with_fast(point=Point(201 * "s", 1)), "as optimizations[0].point.sweep, which should be a name for files"),
+        (with_fast(tolerance=Tolerance(0, 0)), "as optimizations[0].tolerance, which should be a valid dictionary"),
+        (with_fast(needs=Needs(packages="torch")), "has 'torch' as optimizations[0].needs.packages, which should be a"),
         (with_fast(min_speedup={}), "has no min_speedup: give one per device class"),
         (with_fast(min_speedup={"sm_9x": 2.0}), "names the device class 'sm_9x'"),
         (with_fast(contract={"CUDA": Contract()}), "names the device class 'CUDA'"),
         *(
-            (with_fast(min_speedup={"cuda": given}), f"has min_speedup {given!r} on cuda")
-            for given in (0.0, NAN, INFINITE, "2.0")
+            (
+                with_fast(min_speedup={"cuda": given}),
+                f"has {given!r} as optimizations[0].min_speedup.cuda, which should",
+            )
+            for given in (NAN, INFINITE, "2.0")
         ),
+        (with_fast(min_speedup={"cuda": 0.0}), "has min_speedup 0.0 on cuda: give a number above 0"),
         (with_fast(needs=Needs(gpus=3)), "needs 3 GPUs: give 1, 2, 4 or 8"),
         (with_fast(compared_with="fast"), "is compared with itself"),
         (with_fast(compared_with="slow"), "has no optimization 'slow': it has fast"),
         (with_fast(dtype="float8"), "computes in 'float8', with a tolerance only for float32, tf32, float16, bfloat16"),
         (with_fast(contract=limited("kernel")), "limits the counter 'kernel': known are kernel_launches, "),
-        *(
-            (with_fast(contract={"cuda": Contract(engaged=(one,))}), f"{one}, which can never be")
-            for one in UNBREAKABLE
-        ),
+        (with_fast(contract={"cuda": Contract((Limit("kernels"),))}), "which can never be broken: give it a bound"),
+        (with_fast(contract={"cuda": Contract((UNBREAKABLE,))}), "inf as optimizations[0].contract.cuda.engaged[0].at"),
         *((with_fast(tolerance={"float32": one}), f"{one}, which other outputs may meet: ") for one in TOO_LOOSE),
     ],
 )
