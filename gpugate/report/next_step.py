@@ -85,13 +85,13 @@ def _describe_rerun(run: RunResult, case_ids: Sequence[str]) -> str:
 
 
 def _selection(run: RunResult, case_ids: Sequence[str]) -> str:
-    """The option that selects these cases alone; none where they are all that a run of every test measured.
+    """The option that selects these cases alone; that of the run where they are all that it measured.
 
     `-k` also selects a name that contains another one: brackets, which stand around a parameter, end it on both sides.
     """
     measured = {case.case_id for case in run.cases.values() if case.measurement is not None}
-    if not run.narrowed and len(case_ids) > MOST_NAMED and measured.issubset(case_ids):
-        return ""
+    if run.selection is not None and len(case_ids) > MOST_NAMED and measured.issubset(case_ids):
+        return run.selection
     is_ambiguous = {one: any(one in other for other in run.cases.keys() - {one}) for one in run.cases}
     return f' -k "{" or ".join(f"[{one}]" if is_ambiguous.get(one) else one for one in case_ids)}"'
 

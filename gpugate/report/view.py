@@ -176,8 +176,7 @@ class RunView:
 
     @cached_property
     def refused(self) -> dict[str, list[str]]:
-        """Case ids by the reason of skips on which a gate fails, with the option that accepts each; none of an older
-        run, which does not have what was accepted."""
+        """Case ids by the reason of each skip on which the gate fails; an older run does not have what was accepted."""
         return self._by_reason([case for case in self.cases if self.run.refuses(case)])
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
@@ -70,7 +70,8 @@ class RunResult:
     memory_bytes: Count | None = None  # of the GPU; None: a CPU, or an older run
     shard: Shard | None = None  # None: a whole night
     accepted: tuple[str, ...] | None = stored_unless(None)  # by --allow-missing; None: no gate, or an older run
-    narrowed: bool = stored_unless(False)  # an option or a test's name selected some of the tests of `command`
+    selection: str | None = stored_unless(None)  # as in ` -k video`, from the tests of `command`; None: in another way
+    narrowed: InitVar[object] = None  # of older files
 
     @property
     def mode(self) -> Mode:

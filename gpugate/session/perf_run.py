@@ -37,7 +37,9 @@ from gpugate.session.perf_session import PerfSession, open_session
 from gpugate.session.recording import lock_for_recording, record, warn_about_code
 from gpugate.session.selection import (
     GPU_MARK,
+    WHOLE,
     cases_of,
+    describe_selection,
     describe_unmatched,
     deselect,
     deselect_other_devices,
@@ -45,7 +47,6 @@ from gpugate.session.selection import (
     group_tests,
     one_node_per_case,
     select_shard,
-    selects_all,
     usage_errors,
 )
 from gpugate.session.workers import REFUSAL, WORKERS, check_worker
@@ -127,7 +128,7 @@ class PerfRun:
         self._closing.callback(end_children)
         self._closing.enter_context(treat_termination_as_ctrl_c())
         opened = open_session(self.options, self.config.rootpath, catalogue, node_ids)
-        opened.result.narrowed = not selects_all(self.config)
+        opened.result.selection = describe_selection(self.config)
         opened.print_line = self._print_line
         if self.options.update_baselines:
             self._closing.enter_context(lock_for_recording(opened))
@@ -289,7 +290,7 @@ class PerfRun:
         """Yields a sentence about each recorded case that the catalogue no longer has, and one about the others that no
         test of the night measures and whose absence is not accepted, except for a developer who selects cases; each
         with True where it makes this session red."""
-        gate, is_whole = self.options.gate, selects_all(self.config)
+        gate, is_whole = self.options.gate, perf.result.selection in WHOLE
         known = {case.id: case for case in catalogue.cases()}
         yield from ((words, gate) for words in perf.records.describe_lost(known))  # which no selection can mean
         if not (gate or is_whole):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,9 @@ from gpugate.workload import Case, SweepCases
 if TYPE_CHECKING:
     from gpugate.store.baseline import Record
 
-NARROWING = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise")  # options that select
+NARROWING = ("deselect", "ignore", "ignore_glob", "lf", "stepwise")  # options that select, beside -k and -m
 GPU_MARK = "gpu"
+WHOLE = ("", f" -m {GPU_MARK}")  # selections of all cases, the second one of those on CUDA
 PERF_RUN = "gpugate.session.perf_run"  # the name of the second plugin
 FIXTURE = "workload"
 SWEEP_FIXTURE = "sweep"
@@ -124,13 +126,12 @@ def deselect(config: pytest.Config, items: list[pytest.Item], dropped: Collectio
         items[:] = [item for item in items if item not in dropped]
 
 
-def selects_all(config: pytest.Config) -> bool:
-    """True where no option selects tests and no argument names a single one: a file or folder measures every case.
-
-    `-m gpu` selects all cases on CUDA.
-    """
-    narrowed = any(config.getoption(name, None) not in (None, "", False, GPU_MARK) for name in NARROWING)
-    return not narrowed and not any("::" in word for word in config.option.file_or_dir)
+def describe_selection(config: pytest.Config) -> str | None:
+    """Writes `-k` and `-m` as in ` -k video`; None where another option selects, or an argument names a single test."""
+    if any(config.getoption(name, None) for name in NARROWING) or any("::" in one for one in config.option.file_or_dir):
+        return None
+    given = {"-k": config.option.keyword, "-m": config.option.markexpr}
+    return "".join(f" {option} {shlex.quote(text)}" for option, text in given.items() if text)
 
 
 def describe_unmatched(keyword: str, marker: str, case_ids: Collection[str]) -> list[str]:

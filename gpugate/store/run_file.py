@@ -41,8 +41,8 @@ from gpugate.store.writable_folder import lock_folder
 # predict it, the noise of its pairs, its usual interval and reference time. 11: the memory of the GPU.
 # 12: the shard of a night that a run is. 13: the run that showed a remembered proof. 14: without ladders and sweeps,
 # which follow from the cases. 15: without the spreads of a summary and the usual numbers of a record, which no rule
-# reads. 16: without the side of a build that was built first.
-FORMAT_VERSION = 16
+# reads. 16: without the side of a build that was built first. 17: the options that selected tests, not that some did.
+FORMAT_VERSION = 17
 LINES = "cases"  # the ending of the file beside that of a session, with its finished cases
 
 

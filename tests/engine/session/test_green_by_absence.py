@@ -2,13 +2,11 @@
 
 import json
 import shlex
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from gpugate.commands import cli
-from gpugate.session.selection import selects_all
+from gpugate.session.selection import WHOLE, describe_selection
 from tests.support.tiny_project import PROMISE, QUICK, TinyProject, check_no_traceback
 
 RIGHT = "\ndef right(context):\n    return sleeping(2)\n"
@@ -303,25 +301,23 @@ def test_a_verdict_that_this_run_did_not_make_for_the_case_fails_its_test(tiny: 
 
 
 @pytest.mark.parametrize(
-    ("given", "words", "whole"),
+    ("words", "selection"),
     [
-        ({}, [], True),
-        ({"markexpr": "gpu"}, ["perf_tests"], True),
-        ({"markexpr": "not gpu"}, [], False),
-        ({"keyword": "net"}, [], False),
-        ({"deselect": ["a"]}, [], False),
-        ({"ignore": ["a"]}, [], False),
-        ({}, ["perf_tests/test_promises.py"], True),
-        ({}, ["perf_tests/test_promises.py::test_it"], False),
+        ((), ""),
+        (("-m", "gpu", "perf_tests"), " -m gpu"),
+        (("-m", "not gpu", "-k", "net"), " -k net -m 'not gpu'"),
+        (("-k", "net", "--deselect=a"), None),
+        (("--ignore=a",), None),
+        (("perf_tests/test_promises.py",), ""),
+        (("perf_tests/test_promises.py::test_it",), None),
     ],
 )
 def test_a_whole_night_is_one_that_no_option_and_no_single_test_narrows(
-    given: dict[str, Any], words: list[str], whole: bool
+    pytester: pytest.Pytester, words: tuple[str, ...], selection: str | None
 ) -> None:
-    config: Any = SimpleNamespace(
-        option=SimpleNamespace(file_or_dir=words), getoption=lambda name, default: given.get(name, default)
-    )
-    assert selects_all(config) == whole
+    config = pytester.parseconfig(*words)
+    assert describe_selection(config) == selection
+    assert (selection in WHOLE) == (selection in ("", " -m gpu"))
 
 
 def test_a_selection_of_tests_selects_checks_and_the_report_says_which_none_held(tiny: TinyProject) -> None:

@@ -108,6 +108,7 @@ def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) 
     assert result.status == 0, result.text
     assert "ladder of tiny/cpu" in result.text
     assert "sweep of tiny/batch/cpu" in result.text
+    assert "pytest perf_tests -k 'outputs or knee' --update-baselines=" in result.text
     run = run_file.read(tiny.path / "run.json")
     (ladder,) = ladders(run.cases)
     assert [rung.name for rung in ladder.rungs] == ["baseline", "two", "one"]
