@@ -20,7 +20,7 @@ from gpugate.session.duets import DuetPlan, measure_duets
 from gpugate.session.options import AUTO, MEASURE
 from gpugate.store import run_file
 from gpugate.store.provenance import find_commit_with, is_unchanged
-from gpugate.store.version import Version, check_out, git, suggest_commit
+from gpugate.store.version import Version, check_out, find_repository, git, suggest_commit
 from gpugate.units import SHORT_COMMIT
 from gpugate.workload import Case
 
@@ -85,6 +85,7 @@ def choose_ref(against: str, recorded: Provenance | None, project: Path) -> str:
     if found is not None:
         return found
     name, branch = recorded.commit[:SHORT_COMMIT], f" of branch {recorded.branch}" if recorded.branch else ""
+    find_repository(project, f"the recorded commit {name} is not found", "gate in a clone that git reads")
     if recorded.changes is not None:
         problem = f"the record is of {name} with uncommitted changes, and no commit here has the recorded files"
         raise CompareError(f"{problem}: commit first and record again, or give --against REF")

@@ -99,7 +99,7 @@ def check_out(name: str, project: Path, head: str | None = None) -> Iterator[Ver
 
 def find_commit(name: str, project: Path, step: str = "give a branch, tag or commit") -> str:
     """The full name of the commit of a git ref. Raises CompareError for a ref that is not there, with the next step."""
-    top = _find_repository(name, project)
+    top = find_repository(project, f"{name!r} is no folder", "give a folder")
     commit = git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if commit is None:
         raise CompareError(f"{name!r} is no commit of {top}: {suggest_commit(project, step)}")
@@ -112,16 +112,16 @@ def suggest_commit(project: Path, step: str) -> str:
     return "run `git fetch --unshallow`, since this clone is shallow" if shallow else step
 
 
-def _find_repository(name: str, project: Path) -> str:
-    """The top folder of the repository that has the project. Raises CompareError where git refuses or is missing."""
+def find_repository(project: Path, found: str, step: str) -> str:
+    """The top folder of the repository that has the project. Raises CompareError where git refuses or is missing, after
+    what was `found`, with the next step."""
     try:
         ended = run_git(project, "rev-parse", "--show-toplevel")
     except OSError as error:
-        problem = f"git cannot be started ({error.strerror}): install git, or give a folder"
-        raise CompareError(f"{name!r} is no folder, and {problem}") from error
+        raise CompareError(f"{found}, and git cannot be started ({error.strerror}): install git, or {step}") from error
     if ended.status != 0:
         words = " ".join(ended.errors.split())  # also those of git about a repository of another user
-        raise CompareError(f"{name!r} is no folder, and {project} is in no git repository ({words}): give a folder")
+        raise CompareError(f"{found}, and {project} is in no git repository ({words}): {step}")
     return ended.output.rstrip("\n")
 
 

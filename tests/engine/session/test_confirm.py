@@ -254,6 +254,13 @@ def test_a_record_that_names_no_code_is_said(repository: Path, recorded: Provena
     assert choose_ref("v1.0", recorded, repository) == "v1.0"
 
 
+def test_a_project_that_git_does_not_read_has_its_words(tmp_path: Path) -> None:
+    """Such as a checkout of another user in a container of CI."""
+    problem = "^the recorded commit 111111111111 is not found, and .* is in no git repository [(]fatal: .*: gate in a "
+    with pytest.raises(CompareError, match=problem):
+        choose_ref("auto", Provenance(commit=GONE), tmp_path)
+
+
 def test_the_recorded_commit_is_the_default_and_else_a_commit_with_the_recorded_files(repository: Path) -> None:
     """After a squash or rebase, and after a recording before the commit."""
     head = git(repository, "rev-parse", "HEAD")
