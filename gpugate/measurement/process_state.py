@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as dis
 
 from gpugate.measurement import device_timer
 
-# Torch's compiler replaces these itself when it is first used.
-_REPLACED_BY_TORCH = {"torch.manual_seed", "torch.nn.Module.__init__", "torch.nn.Module.__setstate__"}
+# Torch's compiler replaces these itself when it is first used, and `torch.set_default_dtype` the last one.
+_REPLACED_BY_TORCH = {"torch.manual_seed", "torch.nn.Module.__init__", "torch.nn.Module.__setstate__", "torch.Storage"}
 
 
 @contextmanager
