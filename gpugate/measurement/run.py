@@ -236,7 +236,10 @@ def run_proofs(case: Case, context: Context, report: Callable[[str], None]) -> l
         TorchFlags().without_tf32().apply()  # outputs are compared, and nothing is timed
         with blame(case.optimization.name, f"showing {proof.name}", BUILD_SHARE):
             try:
-                result = ProofResult(proof.name, proof.show(context))
+                words = proof.show(context)
+                if not isinstance(words, str):
+                    raise TypeError(f"show() returned {words!r}: return its result in words, as a text")
+                result = ProofResult(proof.name, words)
             except DisprovedError as error:
                 result = ProofResult(proof.name, problem=str(error))
         found.append(result)

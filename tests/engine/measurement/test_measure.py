@@ -380,20 +380,24 @@ def with_proofs(bench: Bench, show: Callable[[Context], str]) -> Case:
 
 
 def test_a_proof_is_shown_before_the_times_or_its_problem_is_kept(bench: Bench) -> None:
-    answers: list[Any] = [ValueError("no digits here"), DisprovedError("below 97 %"), "accuracy 98 %"]
+    answers: list[Any] = [None, ValueError("no digits here"), DisprovedError("below 97 %"), "accuracy 98 %"]
 
     def show(context: Context) -> str:
         assert bench.told[-1].doing == "proving"
         answer = answers.pop()
         if isinstance(answer, Exception):
             raise answer
-        return f"{answer} with {context.items} items"
+        return answer and f"{answer} with {context.items} items"
 
     case = with_proofs(bench, show)
     assert bench.measure(case, prove=False).proofs == ()
     found = [proof for _ in range(2) for proof in bench.measure(case, budget_s=0.1).proofs]
     assert found == [ProofResult("it learns", "accuracy 98 % with 2 items"), ProofResult("it learns", "", "below 97 %")]
     with pytest.raises(SideError, match=r"^fast failed while showing it learns: ValueError: no digits here"):
+        bench.measure(case)
+    with pytest.raises(
+        SideError, match=r"^fast failed while showing it learns: TypeError: show\(\) returned None: ret"
+    ):
         bench.measure(case)
 
 
