@@ -1,7 +1,10 @@
 """The few errors that a user of the suite can cause; each message is one sentence with the value and the next step."""
 
 import re
+import sysconfig
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 # Texts of errors of CUDA, cuBLAS, cuDNN and PyTorch's allocator of the host where memory is short; its allocator of the
 # GPU raises OutOfMemoryError, and Python and NumPy raise MemoryError.
@@ -19,6 +22,8 @@ _NAMES_ERROR = re.compile(
     r"(?:E {3}|ERROR: |INTERNALERROR> )?((?:[\w.]*(?:Error|Exception|Exit)|\S.*: error|Fatal Python error): .*)"
     r"|(?:ERROR: |E {3})(.*)"
 )
+_PACKAGE = Path(__file__).parent
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 class GpugateError(Exception):
@@ -84,7 +89,7 @@ class SideError(GpugateError):
         self.side = side
         self.doing = doing
         self.cause = cause
-        super().__init__(f"{side} failed while {doing}: {type(cause).__name__}: {_message(cause)}")
+        super().__init__(f"{side} failed while {doing}: {type(cause).__name__}: {_message(cause)}{_place(cause)}")
 
     @property
     def out_of_memory(self) -> bool:
@@ -109,6 +114,25 @@ def skip_reason(error: BaseException) -> str | None:
     import pytest
 
     return _message(error) if isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)) else None
+
+
+def describe_line(file: str, line: int | None, function: str) -> str:
+    """Writes `perf_tests/conftest.py:12 step`; a file outside of the current folder has its name alone."""
+    path = Path(file)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}:{line} {function}"
+
+
+def is_of_gpugate(file: str) -> bool:
+    return Path(file).is_relative_to(_PACKAGE)
+
+
+def _place(cause: BaseException) -> str:
+    """Writes ` (perf_tests/conftest.py:12 step)`: the innermost line of a user's code, unless gpugate raised it."""
+    lines = traceback.StackSummary.extract(traceback.walk_tb(cause.__traceback__), lookup_lines=False)
+    own = [one for one in lines if not (is_of_gpugate(one.filename) or one.filename.startswith(("<", *_LIBRARIES)))]
+    if not own or is_of_gpugate(lines[-1].filename):
+        return ""
+    return f" ({describe_line(own[-1].filename, own[-1].lineno, own[-1].name)})"
 
 
 def _text(cause: BaseException) -> str:

@@ -14,18 +14,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from types import FrameType
 
-from gpugate.errors import SideError
+from gpugate.errors import SideError, describe_line, is_of_gpugate
 
 DEFAULT_S = 300.0
 BUILD_SHARE = 6  # builds, first steps, inputs and proofs compile, load and train: they may take this many times as long
 GRACE_S = 30.0  # for the call to end by the error, before the process is ended
 SHOWN_FRAMES, SHOWN_THREADS = 3, 8
 _SIGNAL = signal.SIGRTMAX - 1
-_PACKAGE = str(Path(__file__).parents[1])
 
 
 class StepTimeout(BaseException):  # a user's `except Exception` must not catch it
@@ -140,12 +138,10 @@ def _stack(frame: FrameType | None) -> str:
     """Lists the innermost frames outside of this package as `file:line function`, the innermost first."""
     places: list[str] = []
     while frame is not None and len(places) < SHOWN_FRAMES:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(_PACKAGE):
-            if places:
-                break
-        else:
-            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name
-            places.append(f"{shown}:{frame.f_lineno} {frame.f_code.co_name}")
+        file = frame.f_code.co_filename
+        if not is_of_gpugate(file):
+            places.append(describe_line(file, frame.f_lineno, frame.f_code.co_name))
+        elif places:
+            break
         frame = frame.f_back
     return ", ".join(places) or "in gpugate"

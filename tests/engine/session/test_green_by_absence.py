@@ -59,9 +59,10 @@ def test_whatever_a_users_code_raises_is_of_its_case_alone_and_no_skip_is_a_way_
             if kind in OUTCOMES and not options:
                 assert case["skipped"] == f"quick_{number} was skipped while {doing}: no licence"
             else:
-                words = OTHERS[kind][1] if kind in OTHERS else "no licence; a gate and a recording accept no skip"
+                words = OTHERS[kind][1] if kind in OTHERS else "); a gate and a recording accept no skip"
                 assert case["error"].startswith(f"quick_{number} failed while {doing}: ")
                 assert words in case["error"]
+                assert " (tiny.py:" in case["error"]
                 assert case["error"] in result.text
         measured = [name for name, case in tiny.json()["cases"].items() if case["measurement"] is not None]
         assert measured == ["tiny/right/cpu"]
