@@ -17,13 +17,18 @@ def show_controls(words: str) -> str:
 
 
 class VisibleStream:
-    """A text stream on which control characters are visible text, except for what is `Rendered`."""
+    """A text stream on which control characters are visible text, except for what is `Rendered`, and so are characters
+    that the stream's encoding lacks."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, words: str) -> int:
-        return self._stream.write(words if isinstance(words, Rendered) else show_controls(words))
+        shown, encoding = (
+            words if isinstance(words, Rendered) else show_controls(words),
+            self._stream.encoding or "utf-8",
+        )
+        return self._stream.write(shown.encode(encoding, "backslashreplace").decode(encoding))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

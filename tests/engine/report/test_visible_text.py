@@ -49,6 +49,13 @@ def test_our_colours_stay_and_those_of_words_do_not() -> None:
     assert out.getvalue() == f"{coloured}\\x1b[31m\\x1b]0;title\\x07"
 
 
+def test_a_terminal_of_few_characters_gets_the_codes_of_others() -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    VisibleStream(out).write("▁█ 1.2x")
+    out.seek(0)
+    assert out.read() == r"\u2581\u2588 1.2x"
+
+
 @pytest.mark.parametrize("command", ["verdict", "replay", "merge", "accept"])
 def test_no_command_prints_what_a_terminal_obeys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
