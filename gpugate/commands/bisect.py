@@ -116,7 +116,8 @@ class Search:
             step = "give a later --good, or the case's id there"
             raise CompareError(f"{self.good.label} has no case {self.case_id}: {step}")
         if isinstance(found, str):
-            raise CompareError(f"{self.case_id} cannot be measured in {self.name(end)} ({found}): give another --bad")
+            step = "give another case or --bad"
+            raise CompareError(f"{self.case_id} cannot be measured in {self.name(end)} ({found}): {step}")
         return found
 
     def is_slower(self, commit: int) -> bool | None:

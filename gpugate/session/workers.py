@@ -21,7 +21,7 @@ from gpugate.machine import children, nvml
 from gpugate.machine.children import end_with_parent
 from gpugate.machine.cores import find_first_threads, find_usable_cores, share_cores
 from gpugate.report.visible_text import show_controls
-from gpugate.units import format_now
+from gpugate.units import format_now, number_of
 
 if TYPE_CHECKING:
     from gpugate.results.run import RunResult
@@ -109,10 +109,9 @@ def check_worker(config: pytest.Config, worker: Worker) -> None:
     """Raises OptionError for more workers than GPUs, which are no measurement."""
     count: int = config.workerinput["workercount"]  # type: ignore[attr-defined]
     if count > max(1, len(worker.gpus)):
-        raise OptionError(
-            f"-n {count} would run {count} tests at once on {len(worker.gpus)} GPU(s), which is no measurement: use -n "
-            "auto, and name the folder of the tests, such as pytest perf_tests -n auto"
-        )
+        step = "use -n auto, and name the folder of the tests, such as pytest perf_tests -n auto"
+        gpus = number_of(len(worker.gpus), "GPU")
+        raise OptionError(f"-n {count} would run {count} tests at once on {gpus}, which is no measurement: {step}")
 
 
 def count_workers(device: str) -> int:

@@ -89,7 +89,7 @@ def check_out(name: str, project: Path, head: str | None = None) -> Iterator[Ver
         ended = run_git(project, "worktree", "add", "--quiet", "--detach", "--force", str(path), commit)
         if ended.status != 0:
             last = ended.errors.strip().splitlines()[-1:] or ["no message"]
-            raise CompareError(f"git cannot check {name!r} out ({last[0]}): give a folder")
+            raise CompareError(f"git cannot check {name!r} out ({last[0]}): mend this, or give a folder")
         if not (path / within).is_dir():
             raise CompareError(f"{name!r} has no folder {within}: give a commit that has it")
         yield Version(name, path / within, commit, note=note)

@@ -88,7 +88,10 @@ def test_ends_that_do_not_differ_are_refused(project: Path, capsys) -> None:
             "quick",
             "quick is no id of a case: give WORKLOAD/OPTIMIZATION/DEVICE, as pytest --collect-only -q lists them",
         ),
-        ("tiny/gone/cpu", "tiny/gone/cpu cannot be measured in {last} (it has no such case): give another --bad"),
+        (
+            "tiny/gone/cpu",
+            "tiny/gone/cpu cannot be measured in {last} (it has no such case): give another case or --bad",
+        ),
     ],
 )
 def test_a_case_that_cannot_be_measured_is_one_sentence(project: Path, capsys, case: str, sentence: str) -> None:

@@ -75,8 +75,8 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         ((), 1, None),
         (("GPU-0", "GPU-1"), 2, None),
-        ((), 8, "-n 8 would run 8 tests at once on 0 GPU(s), which is no measurement: use -n auto, and"),
-        (("GPU-0", "GPU-1"), 3, "-n 3 would run 3 tests at once on 2 GPU(s)"),
+        ((), 8, "-n 8 would run 8 tests at once on 0 GPUs, which is no measurement: use -n auto, and"),
+        (("GPU-0", "GPU-1"), 3, "-n 3 would run 3 tests at once on 2 GPUs"),
     ],
 )
 def test_there_are_no_more_workers_than_gpus(gpus: Any, count: int, refused: str | None) -> None:

@@ -47,7 +47,7 @@ def test_a_commit_has_a_folder_until_the_end(project: Path) -> None:
 
 def test_a_folder_of_git_that_cannot_be_written_is_one_sentence(project: Path) -> None:
     (project / ".git/worktrees").write_text("no folder can be made here")
-    with pytest.raises(CompareError, match=r"git cannot check 'main' out \(.*\): give a folder"):
+    with pytest.raises(CompareError, match=r"git cannot check 'main' out \(.*\): mend this, or give a folder"):
         check_out("main", project).__enter__()
 
 
