@@ -351,9 +351,9 @@ def remember(run: RunResult, options: Options, root: Path) -> list[str]:
     """Adds a run with measured cases to the store, in the project with its file, and returns lines for the end.
 
     No error of the store is one of the run: it is a warning. A run with a fault on purpose does not describe the
-    program and is not added.
+    program and is not added, nor is one of a user's own inputs beside the records of others.
     """
-    if options.store_url is None or run.mutated is not None:
+    if options.store_url is None or run.mutated is not None or options.own_inputs:
         return []
     try:
         night = night_of(run, options.report_path.resolve().name if options.report_path else "")

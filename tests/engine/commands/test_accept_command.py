@@ -128,7 +128,13 @@ def mutated(runs: Path) -> str:
     return "run-1.json was mutated by slow:5, so it is no night: measure again without --perf-mutate"
 
 
-@pytest.mark.parametrize("spoil", [twice, mutated])
+def of_own_inputs(runs: Path) -> str:
+    command = "pytest perf_tests --perf-set=video=own.mp4"
+    stored(runs / "run-1.json", of("net", "fused", 3.0), started_at=HOURS[1], command=command)
+    return f"'{command}' measured inputs of your own: record them in another folder by --baselines DIR"
+
+
+@pytest.mark.parametrize("spoil", [twice, mutated, of_own_inputs])
 def test_runs_that_are_no_record_write_nothing(here: Path, capsys: pytest.CaptureFixture[str], spoil) -> None:
     reason = spoil(Path("runs"))
     assert record() == 2

@@ -90,8 +90,8 @@ def test_a_run_is_the_same_from_its_session_and_from_its_file(project: TinyProje
 
 @pytest.mark.parametrize(
     "options",
-    [["--perf-mutate", "slow:1"], ["-k", "cuda"], ["--perf-shard", "1/1"]],
-    ids=["a fault", "nothing measured", "a shard"],
+    [["--perf-mutate", "slow:1"], ["-k", "cuda"], ["--perf-shard", "1/1"], ["--perf-set", "video=own.mp4"]],
+    ids=["a fault", "nothing measured", "a shard", "own inputs"],
 )
 def test_some_sessions_add_nothing(project: TinyProject, options: list[str]) -> None:
     assert project.run(*options).status != pytest.ExitCode.USAGE_ERROR
