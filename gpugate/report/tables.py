@@ -35,7 +35,7 @@ COLUMNS = (
     Column("speedup"),
     Column("interval", rank=5),
     Column("ladder", note="ladder: the product of the gains up to this rung"),
-    Column("MDE", note="MDE: the smallest slowdown that a gate catches 95 times in 100", rank=6),
+    Column("MDE", note="MDE: the smallest slowdown that a gate catches 95 times in 100 by the wall time alone", rank=6),
     Column("ceiling", rank=2, note="ceiling: FLOP/s over this machine's matmul, or bytes/s over its copy (copy)"),
     Column("start-up", rank=1, note="start-up: building the optimized side, and its first step"),
     Column("verdict", left=True),
