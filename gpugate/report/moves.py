@@ -25,7 +25,7 @@ def describe_moves(before: Night, now: Night) -> list[str]:
     head = f"since the last run here, {before.started:%Y-%m-%d %H:%M} of {commit}:"
     if not found:
         return [f"{head} {rest}"]
-    lines = [f"  {moved.case_id}: {_describe_move(moved)}, outside its noise" for moved in found[:MOST_MOVED]]
+    lines = [f"  {moved.case_id}: {_describe_move(moved)}" for moved in found[:MOST_MOVED]]
     return [head, *lines, *([f"  {rest}"] if rest else [])]
 
 
@@ -38,4 +38,5 @@ def _describe_move(moved: Moved) -> str:
         for name, one, written in changes
         if not one.is_noise
     )
-    return ", ".join([*words, *(["about as the reference's"] if moved.speedup.is_noise else [])])
+    reference = "; the reference's time moved about as much" if moved.speedup.is_noise else ""
+    return f"{', '.join(words)}, outside its noise{reference}"
