@@ -42,6 +42,7 @@ KINDS: Mapping[str, Kind] = {
 }
 OF_RANKS = tuple(name for name, kind in KINDS.items() if kind.of_ranks)
 TIMED = tuple(name for name, kind in KINDS.items() if kind.size == "PERCENT")  # their size is a share of a time
+OF_OUTPUTS = ("wrong", "stale", "skip-work", "no-average", "skip-rank")  # all others leave the outputs right
 SPELLING = {name: f"{name}:{kind.size}" if kind.size else name for name, kind in KINDS.items()}
 EXAMPLE = {name: f"{name}:{kind.example:g}" for name, kind in KINDS.items() if kind.size}
 

@@ -153,6 +153,22 @@ def test_a_fault_that_several_shards_missed_is_one_problem_of_the_night(tmp_path
     assert merge(shards).problems == list(run_problems(night))
 
 
+@pytest.mark.parametrize(
+    ("outcome", "fault", "caught"),
+    [
+        ("WRONG", "slow:5", False),
+        ("WRONG", "stale", True),
+        ("REGRESSED", "slow:5", True),
+        ("REGRESSED", "stale", False),
+    ],
+)
+def test_wrong_outputs_catch_a_fault_of_outputs_alone(tmp_path: Path, outcome: str, fault: str, caught: bool) -> None:
+    night = whole_night(tmp_path / "whole.json", case("a"), mutated=fault)
+    (only,) = night.cases.values()
+    only.verdicts = [replace(only.verdicts[0], outcome=Outcome(outcome))]
+    assert (not [*run_problems(night)]) == caught
+
+
 def test_a_night_of_several_hosts_has_no_host_and_began_with_its_first_shard(tmp_path: Path) -> None:
     first, second = split(whole_night(tmp_path / "whole.json", case("a"), case("b")), 2)
     elsewhere = replace(ORIGIN, host="another", gpu_uuid="GPU-2")
