@@ -24,10 +24,8 @@ class VisibleStream:
         self._stream = stream
 
     def write(self, words: str) -> int:
-        shown, encoding = (
-            words if isinstance(words, Rendered) else show_controls(words),
-            self._stream.encoding or "utf-8",
-        )
+        shown = words if isinstance(words, Rendered) else show_controls(words)
+        encoding = self._stream.encoding or "utf-8"
         return self._stream.write(shown.encode(encoding, "backslashreplace").decode(encoding))
 
     def __getattr__(self, name: str) -> Any:

@@ -51,10 +51,8 @@ from gpugate.session.selection import (
 )
 from gpugate.session.workers import REFUSAL, WORKERS, check_worker
 from gpugate.store import run_file
-from gpugate.store.json_file import writing
 from gpugate.store.night_files import JUNIT
 from gpugate.store.nights import keep
-from gpugate.store.run_file import RunFileError
 from gpugate.store.store_url import url_of
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder
@@ -188,12 +186,11 @@ class PerfRun:
     @pytest.hookimpl(wrapper=True, trylast=True)  # around pytest's plugin for JUnit XML, within the one that prints
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Iterator[None]:
         self._finish_all(session, exitstatus)
-        place = self.config.getoption("xmlpath", None) or "a file of another plugin"
         try:
-            with writing(place, RunFileError, "give another path"):
-                yield
-        except RunFileError as error:
-            self._end_unwritten(session, str(error))
+            yield
+        except OSError as error:
+            path = error.filename or self.config.getoption("xmlpath", None) or "a file of another plugin"
+            self._end_unwritten(session, f"{path} cannot be written ({error.strerror}): give another path")
 
     def _finish_all(self, session: pytest.Session, exitstatus: int) -> None:
         perf = self.opened

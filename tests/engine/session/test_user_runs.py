@@ -121,20 +121,6 @@ def test_a_gate_by_workers_that_can_measure_nothing_has_one_reason_too(tiny: Tin
     assert "FAILURES" not in gate.text
 
 
-def test_the_json_holds_everything_and_reads_back(whole: Whole) -> None:
-    tiny = whole.project
-    run = run_file.read(tiny.path / "run.json")
-    assert (run.gate, run.interrupted, run.wall_s > 0) == (False, False, True)
-    assert run.environment.device_kind == "cpu"
-    assert set(run.source_hashes) == {"tiny"}
-    assert len(run.yardsticks) == 2
-    assert set(run.cases) == {"tiny/quick/cuda", "tiny/quick/cpu"}
-    assert run.cases["tiny/quick/cuda"].skipped == NO_GPU
-    case = run.cases["tiny/quick/cpu"]
-    assert None not in (case.measurement, case.summary)
-    assert [verdict.check for verdict in case.verdicts] == ["equivalence", "speedup", "throughput", "counters"]
-
-
 def test_junit_carries_speedup_interval_and_verdict(whole: Whole) -> None:
     tiny = whole.project
     speedup = tiny.json()["cases"]["tiny/quick/cpu"]["summary"]["speedup"]
@@ -227,21 +213,6 @@ def test_what_torch_writes_down_of_compiling_is_not_shown_with_a_failure(
     assert result.status == pytest.ExitCode.TESTS_FAILED
     assert "WRONG equivalence of tiny/wrong/cpu" in result.text
     assert "torch.__trace" not in result.text
-
-
-def test_a_full_disk_is_one_sentence_before_anything_is_measured_and_leaves_no_half_file(
-    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    result = tiny.run("--perf-device=cpu", "--perf-json=run.json")
-    assert result.status == pytest.ExitCode.USAGE_ERROR
-    said = "run.json cannot be written (No space left on device): give another path"
-    assert f"{tiny.path}/{said}" in result.text
-    check_no_traceback(result.text)
-    assert not any("run.json" in name for name in tiny.files())
 
 
 @pytest.mark.parametrize("name", ["junit.xml", "summary.md", "night.html", "run.json", "night/run.json"])
