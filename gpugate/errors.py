@@ -2,9 +2,9 @@
 
 import re
 import sysconfig
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from traceback import FrameSummary, StackSummary, walk_tb
 
 # Texts of errors of CUDA, cuBLAS, cuDNN and PyTorch's allocator of the host where memory is short; its allocator of the
 # GPU raises OutOfMemoryError, and Python and NumPy raise MemoryError.
@@ -23,7 +23,8 @@ _NAMES_ERROR = re.compile(
     r"|(?:ERROR: |E {3})(.*)"
 )
 _PACKAGE = Path(__file__).parent
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+# Where code is not a user's; `<frozen importlib>` is the name of a file.
+_LIBRARIES = ("<", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
 
 
 class GpugateError(Exception):
@@ -116,23 +117,22 @@ def skip_reason(error: BaseException) -> str | None:
     return _message(error) if isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)) else None
 
 
-def describe_line(file: str, line: int | None, function: str) -> str:
+def describe_line(line: FrameSummary) -> str:
     """Writes `perf_tests/conftest.py:12 step`; a file outside of the current folder has its name alone."""
-    path = Path(file)
-    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}:{line} {function}"
+    path = Path(line.filename)
+    file = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name
+    return f"{file}:{line.lineno} {line.name}"
 
 
-def is_of_gpugate(file: str) -> bool:
-    return Path(file).is_relative_to(_PACKAGE)
+def is_of_gpugate(line: FrameSummary) -> bool:
+    return Path(line.filename).is_relative_to(_PACKAGE)
 
 
 def _place(cause: BaseException) -> str:
     """Writes ` (perf_tests/conftest.py:12 step)`: the innermost line of a user's code, unless gpugate raised it."""
-    lines = traceback.StackSummary.extract(traceback.walk_tb(cause.__traceback__), lookup_lines=False)
-    own = [one for one in lines if not (is_of_gpugate(one.filename) or one.filename.startswith(("<", *_LIBRARIES)))]
-    if not own or is_of_gpugate(lines[-1].filename):
-        return ""
-    return f" ({describe_line(own[-1].filename, own[-1].lineno, own[-1].name)})"
+    lines = StackSummary.extract(walk_tb(cause.__traceback__), lookup_lines=False)
+    own = [line for line in lines if not (is_of_gpugate(line) or line.filename.startswith(_LIBRARIES))]
+    return f" ({describe_line(own[-1])})" if own and not is_of_gpugate(lines[-1]) else ""
 
 
 def _text(cause: BaseException) -> str:

@@ -61,6 +61,7 @@ Milliseconds = Annotated[float, Interval(ge=1e-9, le=1e12)]
 Positive = Annotated[float, Interval(ge=1e-30, le=1e30)]
 Bound = Annotated[float, Interval(ge=1e-200, le=1e200)]  # an end of an interval, however wide
 NotNegative = Annotated[float, Interval(ge=0)]
+Speedup = Annotated[float, Interval(gt=0)]  # a promised one
 Share = Annotated[float, Interval(ge=0, le=1)]
 Count = Annotated[int, Interval(ge=0, le=_MOST)]
 Natural = Annotated[int, Interval(ge=1, le=_MOST)]

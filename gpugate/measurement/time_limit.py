@@ -14,7 +14,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import dropwhile, islice, takewhile
 from time import monotonic
+from traceback import StackSummary, walk_stack
 from types import FrameType
 
 from gpugate.errors import SideError, describe_line, is_of_gpugate
@@ -134,14 +136,8 @@ def _sentence(limit: TimeLimit, first: int) -> str:
     return "; ".join([f"no end within {limit.seconds:g} s (perf_step_timeout)", *shown, *more])
 
 
-def _stack(frame: FrameType | None) -> str:
+def _stack(frame: FrameType) -> str:
     """Lists the innermost frames outside of this package as `file:line function`, the innermost first."""
-    places: list[str] = []
-    while frame is not None and len(places) < SHOWN_FRAMES:
-        file = frame.f_code.co_filename
-        if not is_of_gpugate(file):
-            places.append(describe_line(file, frame.f_lineno, frame.f_code.co_name))
-        elif places:
-            break
-        frame = frame.f_back
-    return ", ".join(places) or "in gpugate"
+    lines = StackSummary.extract(walk_stack(frame), lookup_lines=False)
+    outside = takewhile(lambda line: not is_of_gpugate(line), dropwhile(is_of_gpugate, lines))
+    return ", ".join(map(describe_line, islice(outside, SHOWN_FRAMES))) or "in gpugate"

@@ -6,7 +6,6 @@ function per optimization. This module does not import torch, so that a declarat
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 from gpugate.errors import CatalogueError
 from gpugate.errors import DisprovedError as DisprovedError  # which a proof raises
-from gpugate.units import Natural, NotNegative, Share, stored_unless
+from gpugate.units import Natural, NotNegative, Share, Speedup, stored_unless
 
 if TYPE_CHECKING:
     import torch
@@ -32,9 +31,6 @@ class Form:
 
     pattern: str
     rule: str
-
-    def fits(self, name: object) -> bool:
-        return isinstance(name, str) and re.fullmatch(self.pattern, name) is not None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
@@ -189,7 +185,7 @@ class Needs:
     cpp_compiler: bool = False
     install: str = ""
     engine: Engine | None = None
-    gpus: Natural = 1
+    gpus: Literal[1, 2, 4, 8] = 1
 
 
 @dataclass(frozen=True)
@@ -276,7 +272,7 @@ class Optimization:
 
     name: Name
     build: Build
-    min_speedup: Mapping[str, float]
+    min_speedup: Mapping[str, Speedup]
     dtype: str = "float32"
     compared_with: str = BASELINE
     needs: Needs = Needs()
