@@ -226,7 +226,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Contract:
-    """Limits of counters on CUDA: `engaged` proves that the optimization happened, `limits` bounds its cost."""
+    """Limits of counters: `engaged` proves that the optimization happened, `limits` bounds its cost."""
 
     engaged: tuple[Limit, ...] = ()
     limits: tuple[Limit, ...] = ()
