@@ -320,9 +320,9 @@ class PerfRun:
         if run.mutated is None or others or run.problems or session.exitstatus not in ENDED:
             return
         session.exitstatus = fault_status(run)
-        if session.exitstatus == CAUGHT:
-            judged = number_of(sum(bool(case.verdicts) for case in run.cases.values()), "case")
-            self._lines.append(f"the fault {run.mutated} was caught in {judged}: exit status {CAUGHT}")
+        judged = number_of(sum(bool(case.verdicts) for case in run.cases.values()), "case")
+        rest = "" if session.exitstatus == CAUGHT else ", and not every other case can show it"
+        self._lines.append(f"the fault {run.mutated} was caught in {judged}{rest}: exit status {session.exitstatus}")
 
     def _print_line(self, line: str) -> None:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")  # None under `-p no:terminal`
