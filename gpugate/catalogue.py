@@ -13,7 +13,6 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
@@ -150,7 +149,7 @@ def _describe_place(folder: Path, workload: Workload) -> str:
 
 def check(workload: Workload) -> None:
     """Raises CatalogueError, in one sentence, for a workload that cannot be measured as declared."""
-    problem = next(chain(_list_wrong_types(workload), _list_problems(workload)), None)
+    problem = next(_list_problems(workload), None)
     if problem is not None:
         raise CatalogueError(problem)
 
@@ -179,6 +178,7 @@ def _list_wrong_types(workload: Workload) -> Iterator[str]:
 
 
 def _list_problems(workload: Workload) -> Iterator[str]:
+    yield from _list_wrong_types(workload)
     if not workload.sizes:
         yield f"workload {workload.name!r} has no sizes: give one for 'cuda', 'cpu' or both"
     names = [BASELINE, *(optimization.name for optimization in workload.optimizations)]

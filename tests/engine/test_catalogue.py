@@ -50,8 +50,6 @@ def limited(counter: str) -> dict[str, Contract]:
     return {"cuda": Contract(limits=(Limit(counter, at_most=1),))}
 
 
-INFINITE, NAN = float("inf"), float("nan")
-UNBREAKABLE = Limit("kernels", at_most_of_reference=INFINITE)
 TOO_LOOSE = Tolerance(0.51, 0.1), Tolerance(0.1, 1.01), Tolerance(0.1, 0.1, equal_share=0.49)
 
 
@@ -71,14 +69,8 @@ def test_a_sound_workload_is_accepted() -> None:
         (replace(NET, optimizations=FAST), "as optimizations, which should be a valid tuple, such as (entry,)"),
         (replace(NET, sizes={}), "'net' has no sizes: give one for 'cuda', 'cpu' or both"),
         (replace(NET, sizes={"tpu": Size(1, 1, 1)}), "'tpu' as sizes.tpu.[key], which should be 'cuda' or 'cpu'"),
-        *(
-            (replace(NET, sizes={"cpu": size}), f"as sizes.cpu.{name}, which should be {rule}")
-            for name, size, rule in (
-                ("items", Size(0, 1, 1), "greater than or equal to 1"),
-                ("flops", Size(1, -1, 1), "greater than or equal to 0"),
-                ("bytes", Size(1, 1, NAN), "a finite number"),
-            )
-        ),
+        (replace(NET, sizes={"cpu": Size(0, 1, 1)}), "sizes.cpu.items, which should be greater than or equal to 1"),
+        (replace(NET, sizes={"cpu": Size(1, float("nan"), 1)}), "nan as sizes.cpu.flops, which should be a finite"),
         (replace(NET, optimizations=()), "'net' has no optimization: add one"),
         (replace(NET, optimizations=(FAST, FAST)), "'net' has two sides named 'fast'"),
         (with_fast(name=BASELINE), "'net' has two sides named 'baseline'"),
@@ -90,12 +82,10 @@ def test_a_sound_workload_is_accepted() -> None:
         (with_fast(min_speedup={}), "has no min_speedup: give one per device class"),
         (with_fast(min_speedup={"sm_9x": 2.0}), "names the device class 'sm_9x'"),
         (with_fast(contract={"CUDA": Contract()}), "names the device class 'CUDA'"),
-        *(
-            (
-                with_fast(min_speedup={"cuda": given}),
-                f"has {given!r} as optimizations[0].min_speedup.cuda, which should",
-            )
-            for given in (0.0, NAN, INFINITE, "2.0")
+        (with_fast(min_speedup={"cuda": 0.0}), "has 0.0 as optimizations[0].min_speedup.cuda, which should be greater"),
+        (
+            with_fast(min_speedup={"cuda": "2.0"}),
+            "as optimizations[0].min_speedup.cuda, which should be a valid number",
         ),
         (with_fast(needs=Needs(gpus=3)), "has 3 as optimizations[0].needs.gpus, which should be 1, 2, 4 or 8"),
         (with_fast(compared_with="fast"), "is compared with itself"),
@@ -103,7 +93,6 @@ def test_a_sound_workload_is_accepted() -> None:
         (with_fast(dtype="float8"), "computes in 'float8', with a tolerance only for float32, tf32, float16, bfloat16"),
         (with_fast(contract=limited("kernel")), "limits the counter 'kernel': known are kernel_launches, "),
         (with_fast(contract={"cuda": Contract((Limit("kernels"),))}), "which can never be broken: give it a bound"),
-        (with_fast(contract={"cuda": Contract((UNBREAKABLE,))}), "inf as optimizations[0].contract.cuda.engaged[0].at"),
         *((with_fast(tolerance={"float32": one}), f"{one}, which other outputs may meet: ") for one in TOO_LOOSE),
     ],
 )

@@ -53,9 +53,6 @@ def test_whatever_goes_wrong_is_the_innermost_sides_in_one_line_with_its_cause()
     loader._shutdown_workers()  # the garbage collector would wait five seconds for them
     said = "ValueError: picture 0 is broken: fetch it again (DataLoader worker process 0)"
     assert str(caught.value).startswith(f"fast failed while running timed steps: {said}")
-    with pytest.raises(SideError) as caught, blame("fast", "calling engaged()"):
-        built(abs, engaged=lambda: " ").why_not_engaged()  # gpugate itself raises: no line of the user's is to blame
-    assert str(caught.value).endswith("where it did not")
 
 
 @pytest.mark.parametrize(
@@ -86,6 +83,7 @@ def test_a_side_that_is_none_is_named_with_what_to_give(side: Any, sentence: str
     with pytest.raises(SideError) as caught:
         build_side("fast", lambda context: side, CONTEXT, INPUTS[0]).why_not_engaged()
     assert str(caught.value).startswith(f"fast failed while {sentence}")
+    assert ".py:" not in str(caught.value)  # gpugate itself raises: no line of a user's is to blame
 
 
 class Broken(Dataset[Tensor]):
