@@ -78,8 +78,9 @@ class RunView:
         kind = "gate" if run.gate else "run without --gate"
         kind += f", shard {run.shard}" if run.shard is not None else ""
         problems = [number_of(len(run.problems), "problem")] if run.problems else []
-        status = [f"exit status {run.exit_status}"] if run.exit_status else []
-        return f"{kind}: {', '.join([self.counts, *problems, *status])}"
+        ending = ["interrupted"] if run.interrupted else []
+        ending += [f"exit status {run.exit_status}"] if run.exit_status else []
+        return f"{kind}: {', '.join([self.counts, *problems, *ending])}"
 
     @property
     def fault(self) -> str | None:
@@ -147,7 +148,8 @@ class RunView:
     def ending(self) -> str:
         """The tally, of a gate that ended with its result: `the gate is red: 7 cases measured (7 PASS) ...`."""
         status = self.run.exit_status
-        result = f"the gate is {'red' if status else 'green'}: " if self.run.gate and status is not None else ""
+        word = "has no verdict" if self.run.interrupted else "is red" if status else "is green"
+        result = f"the gate {word}: " if self.run.gate and status is not None else ""
         return f"{result}{self.tally}"
 
     @cached_property

@@ -28,7 +28,7 @@ def run_with(*cases: CaseResult, **changed: object) -> RunResult:
     ("run", "headline"),
     [
         (run_with(timed("fused", 3.0)), "run without --gate: 1 case measured (1 not judged)"),
-        (run_with(gate=True), "gate: 0 cases measured"),
+        (run_with(gate=True, interrupted=True), "gate: 0 cases measured, interrupted"),
         (run_with(gate=True, shard=Shard(1, 4)), "gate, shard 1 of 4: 0 cases measured"),
     ],
 )
