@@ -41,7 +41,7 @@ def test_what_cannot_be_measured_as_declared_is_one_sentence(tiny: TinyProject) 
     tiny.workload(optimizations='Optimization("quick", quick, {"cpu": 0})')
     result = tiny.run("--perf-json=run.json")
     assert result.status != 0
-    assert "tiny/quick has min_speedup 0 on cpu: give a number above 0" in result.text
+    assert "has 0 as optimizations[0].min_speedup.cpu, which should be greater than 0" in result.text
     assert "= gpugate =" not in result.text
     assert not (tiny.path / "run.json").exists()
     check_no_traceback(result.text)
