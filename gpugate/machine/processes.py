@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Collection, Iterator
+from concurrent.futures import thread as executors
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -73,8 +74,11 @@ def worker_cpu_ns(workers: Collection[int]) -> int:
 
 @contextmanager
 def name_left_over(case_id: str, notes: set[str]) -> Iterator[None]:
-    """Notes the processes that a case starts and that outlive its `close()`: they are ended with the run."""
-    before = list_children()
+    """Notes the processes that a case starts and that outlive its `close()`: they are ended with the run.
+
+    A thread of a case that is no daemon is noted, too: without a word, pytest would wait for it without end.
+    """
+    before, threads = list_children(), _list_threads()
     try:
         yield
     finally:
@@ -89,6 +93,17 @@ def name_left_over(case_id: str, notes: set[str]) -> Iterator[None]:
             "at its end"
             for pid, command in left.items()
         )
+        for thread in _list_threads() - threads:
+            thread.join(CLOSING_S)
+            if thread.is_alive():
+                step = "end it there, or make it a daemon; pytest ends when it has ended"
+                notes.add(f"{case_id}: thread {thread.name} outlived close(): {step}")
+
+
+def _list_threads() -> set[threading.Thread]:
+    """The threads for which Python waits at its end, without those of executors, which Python itself ends."""
+    ended_by_python = getattr(executors, "_threads_queues", ())
+    return {one for one in threading.enumerate() if not one.daemon and one not in ended_by_python}
 
 
 def end_children() -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -148,3 +149,16 @@ def test_another_thread_changes_nothing() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.getsignal(signal.SIGTERM)]
+
+
+def test_a_thread_is_named_for_which_python_waits_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "CLOSING_S", 0.05)
+    ended, notes = threading.Event(), set[str]()
+    with ThreadPoolExecutor() as pool:
+        with processes.name_left_over("tiny/quick/cpu", notes):
+            pool.submit(ended.wait)
+            for name, daemon in (("fills", False), ("watches", True)):
+                threading.Thread(target=ended.wait, name=name, daemon=daemon).start()
+        ended.set()
+    (note,) = notes
+    assert note.startswith("tiny/quick/cpu: thread fills outlived close(): end it there")
