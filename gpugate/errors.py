@@ -22,9 +22,13 @@ _NAMES_ERROR = re.compile(
     r"(?:E {3}|ERROR: |INTERNALERROR> )?((?:[\w.]*(?:Error|Exception|Exit)|\S.*: error|Fatal Python error): .*)"
     r"|(?:ERROR: |E {3})(.*)"
 )
+# A line of the traceback of a loader's worker, which sends it as text.
+_WORKER_LINE = re.compile(r'  File "(.+)", line (\d+), in (.+)')
 _PACKAGE = Path(__file__).parent
-# Where code is not a user's; `<frozen importlib>` is the name of a file.
-_LIBRARIES = ("<", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+# Where code is not a user's; `<frozen importlib>` is the name of a file. Packages are also known by the name of their
+# folder: a virtual environment may use those of the Python below it.
+_STANDARD_LIBRARY = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 
 
 class GpugateError(Exception):
@@ -131,8 +135,21 @@ def is_of_gpugate(line: FrameSummary) -> bool:
 def _place(cause: BaseException) -> str:
     """Writes ` (perf_tests/conftest.py:12 step)`: the innermost line of a user's code, unless gpugate raised it."""
     lines = StackSummary.extract(walk_tb(cause.__traceback__), lookup_lines=False)
-    own = [line for line in lines if not (is_of_gpugate(line) or line.filename.startswith(_LIBRARIES))]
+    if _is_of_worker(text := _text(cause)):
+        found = _WORKER_LINE.findall(text)
+        lines = StackSummary.from_list([(file, int(line), name, None) for file, line, name in found])
+    own = [line for line in lines if not (is_of_gpugate(line) or _is_of_library(line))]
     return f" ({describe_line(own[-1])})" if own and not is_of_gpugate(lines[-1]) else ""
+
+
+def _is_of_library(line: FrameSummary) -> bool:
+    is_package = not _PACKAGE_FOLDERS.isdisjoint(Path(line.filename).parts)
+    return is_package or line.filename.startswith(_STANDARD_LIBRARY)
+
+
+def _is_of_worker(text: str) -> bool:
+    """True for the text of an error that a loader's worker sent with its traceback."""
+    return text.startswith("Caught ") and "Original Traceback" in text
 
 
 def _text(cause: BaseException) -> str:
@@ -147,7 +164,7 @@ def _message(cause: BaseException) -> str:
     sent with its traceback."""
     text = _text(cause)
     lines = text.splitlines() or ["no message"]
-    if lines[0].startswith("Caught ") and "Original Traceback" in text:
+    if _is_of_worker(text):
         return f"{lines[-1].removeprefix(f'{type(cause).__name__}: ')} ({lines[0].partition(' in ')[2].rstrip('.')})"
     first_error = _COMPILER_ERROR.search(text)
     return f"{lines[0]}: {first_error[1]}" if first_error else lines[0]

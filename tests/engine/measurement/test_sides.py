@@ -4,6 +4,7 @@ import copy
 import gc
 import itertools
 import re
+import runpy
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -41,18 +42,37 @@ def raise_(error: BaseException) -> Any:
     raise error
 
 
+def place_of(function: Callable[..., Any]) -> str:
+    """The pattern of the place of a function's first line."""
+    name = function.__name__
+    return rf"\((tests/engine/measurement/)?test_sides.py:{function.__code__.co_firstlineno + 1} {name}\)"
+
+
 def test_whatever_goes_wrong_is_the_innermost_sides_in_one_line_with_its_cause() -> None:
     with pytest.raises(SideError) as caught, blame("slow", "being run"), blame("fast", "being built"):
         raise_(ValueError("no such layer\nand a long story"))
-    place = rf"\((tests/engine/measurement/)?test_sides.py:{raise_.__code__.co_firstlineno + 1} raise_\)"
+    place = place_of(raise_)
     assert re.fullmatch(f"fast failed while being built: ValueError: no such layer {place}", str(caught.value))
     assert isinstance(caught.value.__cause__, ValueError)
     loader = iter(DataLoader(Broken(), num_workers=1))
     with pytest.raises(SideError) as caught, blame("fast", "running timed steps"):
         next(loader)
     loader._shutdown_workers()  # the garbage collector would wait five seconds for them
-    said = "ValueError: picture 0 is broken: fetch it again (DataLoader worker process 0)"
-    assert str(caught.value).startswith(f"fast failed while running timed steps: {said}")
+    said = r"ValueError: picture 0 is broken: fetch it again \(DataLoader worker process 0\)"
+    place = place_of(Broken.__getitem__)
+    assert re.fullmatch(f"fast failed while running timed steps: {said} {place}", str(caught.value))
+
+
+def call_library(path: Path) -> None:
+    runpy.run_path(str(path))
+
+
+def test_an_error_in_a_library_of_another_python_names_the_line_that_calls_it(tmp_path: Path) -> None:
+    path = tmp_path / "dist-packages" / "layers.py"
+    path.parent.mkdir()
+    path.write_text("raise ValueError('no such layer')", encoding="utf-8")
+    with pytest.raises(SideError, match=f"{place_of(call_library)}$"), blame("fast", "being built"):
+        call_library(path)
 
 
 @pytest.mark.parametrize(
