@@ -129,7 +129,7 @@ def mutated(runs: Path) -> str:
 
 
 def of_own_inputs(runs: Path) -> str:
-    command = "pytest perf_tests --perf-set=video=own.mp4"
+    command = "pytest perf_tests --perf-baselines=own --perf-set=video=own.mp4"
     stored(runs / "run-1.json", of("net", "fused", 3.0), started_at=HOURS[1], command=command)
     return f"'{command}' measured inputs of your own: record them in another folder by --baselines DIR"
 
