@@ -9,14 +9,13 @@ import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from statistics import median
 from typing import get_args
 
 from gpugate import units
 from gpugate.measurement.progress import Doing
 from gpugate.measurement.record import Counters
-from gpugate.report.table import Column, Table
+from gpugate.report.table import Column, Table, columns
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
@@ -26,7 +25,6 @@ from tools.machines import MACHINES, Machine, is_outdated, list_cases
 from tools.markdown_table import plain, write_markdown
 
 FOLDERS = ("runs", "slow-host", "another-host", "night")
-LOAN = timedelta(hours=1)  # a machine is lent for half of it at most
 PROBES = ("launch_latency_us", "device_copy_gb_per_s", "pinned_copy_gb_per_s", "matmul_bf16_tflops")
 # Of a step of each side, in the order of the columns.
 BILL: Mapping[str, str] = {
@@ -95,9 +93,9 @@ Each cell has the reference's value and the optimized side's.
 
 ## The time of a night
 
-Seconds of one process of each case, by what it does, without further processes and duets. A lent machine is bare: it
-builds what a machine that keeps the caches of Inductor and TensorRT finds there. At most 25 minutes on one GPU were
-wanted, and 13 on two.
+Seconds of one process of each case, by what it does, without further processes and duets. The machines were bare: they
+built what a machine that keeps the caches of Inductor and TensorRT finds there. The goal of a night is at most 25
+minutes on one GPU, and 13 on two.
 
 {write_markdown(_night(newest))}
 
@@ -108,43 +106,35 @@ wanted, and 13 on two.
 
 
 def _hosts(runs: Sequence[RunResult], newest: Mapping[str, Newest]) -> Table:
-    """A row for each loan: the machine is lent for minutes, and another host comes the next time."""
+    """A row for each GPU: a GPU was at hand for minutes, and its virtual machines had other numbers of cores."""
     counted = Counter(id(one.run) for one in newest.values())
-    columns = (
-        *(Column("lent from, UTC", left=True), Column("runs"), Column("cases"), Column("driver"), Column("torch")),
-        *(Column("cores"), *(Column(units.yardstick_label(name)) for name in PROBES)),
-    )
+    names = "first run of a GPU, UTC", "runs", "cases", "driver", "torch", "cores"
     rows = []
-    for loan in _group_by_loan(runs):
-        machine, cases = loan[0].environment, sum(counted[id(run)] for run in loan)
+    for group in _group_by_gpu(runs):
+        machine, cases = group[0].environment, sum(counted[id(run)] for run in group)
         rows.append(
             (
-                *(loan[0].started_at[:16].replace("T", " "), str(len(loan)), str(cases)),
+                *(group[0].started_at[:16].replace("T", " "), str(len(group)), str(cases)),
                 *(machine.driver or "", machine.packages.get("torch", "")),
-                " or ".join(dict.fromkeys(str(run.environment.cpu_count) for run in loan)),
-                *(_describe_range(loan, name) for name in PROBES),
+                " or ".join(dict.fromkeys(str(run.environment.cpu_count) for run in group)),
+                *(_describe_range(group, name) for name in PROBES),
             )
         )
-    return Table("", columns, tuple(rows))
+    return Table("", columns(*names, *map(units.yardstick_label, PROBES)), tuple(rows))
 
 
-def _group_by_loan(runs: Sequence[RunResult]) -> list[list[RunResult]]:
-    """The runs of each loan, in order: the first of a loan begins LOAN or more after that of the loan before."""
-    loans: list[list[RunResult]] = []
+def _group_by_gpu(runs: Sequence[RunResult]) -> list[list[RunResult]]:
+    """The runs of each GPU, which is the first one where a machine has several. A run that names none is alone."""
+    groups: dict[str, list[RunResult]] = {}
     for run in runs:
-        if not loans or _began(run) - _began(loans[-1][0]) >= LOAN:
-            loans.append([])
-        loans[-1].append(run)
-    return loans
+        gpu = run.provenance.gpu_uuid if run.provenance is not None else None
+        groups.setdefault(gpu or run.started_at, []).append(run)
+    return list(groups.values())
 
 
-def _began(run: RunResult) -> datetime:
-    return datetime.fromisoformat(run.started_at)
-
-
-def _describe_range(loan: Sequence[RunResult], probe: str) -> str:
-    """The lowest and the highest median of a probe over the runs of a loan."""
-    found = [[one.values[probe] for one in run.yardsticks if probe in one.values] for run in loan]
+def _describe_range(runs: Sequence[RunResult], probe: str) -> str:
+    """The lowest and the highest median of a probe over the runs."""
+    found = [[one.values[probe] for one in run.yardsticks if probe in one.values] for run in runs]
     medians = [median(values) for values in found if values]
     ends = dict.fromkeys(units.yardstick_value(probe, end) for end in (min(medians), max(medians))) if medians else ()
     return " to ".join(ends)
@@ -169,10 +159,10 @@ def _night(newest: Mapping[str, Newest]) -> Table:
             of_case = {"cases": 1, "seconds": sum(seconds.values()), **seconds}
             for name in ("all", one.case.workload):
                 spent.setdefault(name, Counter()).update(of_case)
-    columns = ("cases", "seconds", *(doing for doing in get_args(Doing) if spent["all"][doing]))
+    wanted = ("cases", "seconds", *(doing for doing in get_args(Doing) if spent["all"][doing]))
     names = sorted(spent, key=lambda name: -spent[name]["seconds"])
-    rows = tuple((name, *(f"{spent[name][column]:.0f}" for column in columns)) for name in names)
-    return Table("", (Column("workload", left=True), *map(Column, columns)), rows)
+    rows = tuple((name, *(f"{spent[name][column]:.0f}" for column in wanted)) for name in names)
+    return Table("", columns("workload", *wanted), rows)
 
 
 def _pair(sides: tuple[Counters, Counters], name: str) -> str:
