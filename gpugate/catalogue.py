@@ -171,10 +171,10 @@ def _list_wrong_types(workload: Workload) -> Iterator[str]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"][1:])[1:]
-        wanted = first["msg"].removeprefix("Input should be ")
+        problem = f": {first['msg']}".replace(": Input should", ", which should")
         example = ", such as (entry,)" if first["type"] == "tuple_type" else ""
         found = reprlib.repr(first["input"])
-        yield f"workload {workload.name!r} has {found} as {place}, which should be {wanted}{example}"
+        yield f"workload {workload.name!r} has {found} as {place}{problem}{example}"
 
 
 def _list_problems(workload: Workload) -> Iterator[str]:
