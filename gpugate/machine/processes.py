@@ -13,7 +13,8 @@ import signal
 import threading
 import time
 from collections.abc import Collection, Iterator
-from concurrent.futures import thread as executors
+from concurrent.futures import process as process_pools
+from concurrent.futures import thread as thread_pools
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -94,7 +95,7 @@ def name_left_over(case_id: str, notes: set[str]) -> Iterator[None]:
             for pid, command in left.items()
         )
         for thread in _list_threads() - threads:
-            thread.join(CLOSING_S)
+            thread.join(max(0.0, until - time.monotonic()))
             if thread.is_alive():
                 step = "end it there, or make it a daemon; pytest ends when it has ended"
                 notes.add(f"{case_id}: thread {thread.name} outlived close(): {step}")
@@ -102,7 +103,8 @@ def name_left_over(case_id: str, notes: set[str]) -> Iterator[None]:
 
 def _list_threads() -> set[threading.Thread]:
     """The threads for which Python waits at its end, without those of executors, which Python itself ends."""
-    ended_by_python = getattr(executors, "_threads_queues", ())
+    of_processes = getattr(process_pools, "_threads_wakeups", ())
+    ended_by_python = {*getattr(thread_pools, "_threads_queues", ()), *of_processes}
     return {one for one in threading.enumerate() if not one.daemon and one not in ended_by_python}
 
 

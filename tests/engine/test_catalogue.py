@@ -87,7 +87,10 @@ def test_a_sound_workload_is_accepted() -> None:
             with_fast(min_speedup={"cuda": "2.0"}),
             "as optimizations[0].min_speedup.cuda, which should be a valid number",
         ),
-        (with_fast(needs=Needs(compute_capability=(9,))), "has (9,) as optimizations[0].needs.compute_capability[1]: F"),
+        (
+            with_fast(needs=Needs(compute_capability=(9,))),
+            "has (9,) as optimizations[0].needs.compute_capability[1]: F",
+        ),
         (with_fast(needs=Needs(gpus=3)), "has 3 as optimizations[0].needs.gpus, which should be 1, 2, 4 or 8"),
         (with_fast(compared_with="fast"), "is compared with itself"),
         (with_fast(compared_with="slow"), "has no optimization 'slow': it has fast"),
