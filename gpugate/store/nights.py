@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,10 +61,13 @@ def keep(run: RunResult, root: Path) -> None:
 
 
 def find_newest(root: Path) -> list[Path]:
-    """The files of the newest kept run of the project `root`, and of all with the same code and machine."""
-    paths = sorted(_find_kept(root).glob("*.json"))
-    runs = {path: run_file.read(path) for path in paths}
-    return [path for path, run in runs.items() if _is_alike(run, runs[paths[-1]])]
+    """The files of the newest kept run of the project `root` that can be read, and of all with the same code and
+    machine: the format of an older gpugate stands in the way of none."""
+    runs = dict[Path, RunResult]()
+    for path in sorted(_find_kept(root).glob("*.json")):
+        with suppress(run_file.RunFileError):
+            runs[path] = run_file.read(path)
+    return [path for path, run in runs.items() if _is_alike(run, runs[max(runs)])]
 
 
 def _find_kept(root: Path) -> Path:
