@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpugate.errors import ReplayError
+from gpugate.judging.machine_state import launch_slowdown
 from gpugate.judging.rules import decide
 from gpugate.results.case import CaseResult
 from gpugate.results.changes import Flip
@@ -27,6 +28,8 @@ def _decide_case(case: CaseResult, run: RunResult) -> CaseResult:
     measurement = case.measurement
     if measurement is None or was_lost:
         return case
+    if case.launch_slowdown is None and case.remembered is not None:  # some runs of format 15 lack it
+        case = replace(case, launch_slowdown=launch_slowdown(run.yardsticks, case.remembered.yardsticks))
     try:
         summary = case.summarize(measurement) if measurement.pairs else None
         verdicts = decide(case, run.mode)
