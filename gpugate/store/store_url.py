@@ -18,12 +18,12 @@ _NAME = re.compile(r"[\w./+-]+")  # in which no secret is
 _ADDRESS = re.compile(r"(sqlite|postgres|postgresql)(\+\w+)?://")  # of the databases that a store may be in
 
 
-def choose_url(given: str | None, root: Path, setting: str) -> str | None:
+def choose_url(given: str | None, root: Path, setting: str, option: str = "--perf-store") -> str | None:
     """The URL of the store; None where it is off. Raises OptionError, naming the option, for what is no URL.
 
-    `given` is the value of the option, `root` the folder of the project, and `setting` that of its configuration.
+    `given` is the value of the `option`, `root` the folder of the project, and `setting` that of its configuration.
     """
-    named = {"--perf-store": given, VARIABLE: os.environ.get(VARIABLE), "perf_store": setting}
+    named = {option: given, VARIABLE: os.environ.get(VARIABLE), "perf_store": setting}
     name, url = next(((name, url) for name, url in named.items() if url), ("", None))
     if url is None:
         return url_of(root)

@@ -201,6 +201,8 @@ def test_a_console_command_takes_the_store_and_the_baselines_of_the_project(
         find_url(None)
     monkeypatch.setenv(VARIABLE, "sqlite:///b")
     assert (find_url(None), find_url("sqlite:///a")) == ("sqlite:///b", "sqlite:///a")
+    with pytest.raises(OptionError, match="--store is '/nights': give an SQLAlchemy URL such as sqlite:////nights, or"):
+        find_url("/nights")
     monkeypatch.chdir(pytester.mkdir("below"))
     assert find_baselines(None) == pytester.path / "records"
     pytester.makeini("[pytest]\nminversion = 99")
