@@ -19,10 +19,7 @@ def found() -> dict[str, Finding]:
 def test_it_names_the_gpu_and_looks_at_everything(found: dict[str, Finding]) -> None:
     assert torch.cuda.get_device_name(0) in found["machine"].sentence
     assert found["GPU"].state == "ok"
-    assert {"other processes", "clocks", "yardsticks"} <= found.keys()
-
-
-def test_the_yardsticks_see_the_gpu(found: dict[str, Finding]) -> None:
+    assert {"other processes", "clocks"} <= found.keys()
     assert "pinned copy" in found["yardsticks"].sentence
 
 

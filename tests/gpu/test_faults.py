@@ -136,11 +136,6 @@ def test_the_table_is_true_on_a_gpu(kind: str, workload: str, optimization: str)
         assert said[check].bad, f"{check} is {said[check].outcome.value}: {said[check].reason}"
 
 
-def test_one_photograph_has_no_half() -> None:
-    with pytest.raises(SideError, match="there is no half of 1 item per step"):
-        measured(case_of(PHOTOGRAPH, "cuda-graph"), Fault("skip-work"))
-
-
 def test_a_longer_kernel_adds_its_share_to_the_kernels_of_a_step_and_one_launch() -> None:
     case = case_of(PHOTOGRAPHS, "channels-last-fp16")
     found, usual = (one.optimized_counters for one in (measured(case, Fault("longer-kernel", 20.0)), measured(case)))

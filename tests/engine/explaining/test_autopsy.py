@@ -86,13 +86,6 @@ def test_the_terms_of_a_difference_add_up_to_it(state: State, terms: dict[str, f
     assert sum(found.values()) == pytest.approx(state.step_ms - THEN.step_ms)
 
 
-def test_on_a_cpu_there_are_operators_and_the_host() -> None:
-    found = account(ON_A_CPU, replace(ON_A_CPU, step_ms=12.0, profile=kernels(conv=7.0, relu=2.0)))
-    assert found == {"operators": 1.0, "host": 1.0}
-    told = autopsy(ON_A_CPU, replace(ON_A_CPU, step_ms=12.0, profile=kernels(conv=7.0, relu=2.0)), "then").lines
-    assert told[1] == "where it went: operators +1.00 ms, host +1.00 ms"
-
-
 @pytest.mark.parametrize(("before", "after"), [(None, PROFILE), (PROFILE, None), (None, None)])
 def test_without_a_profile_of_both_nothing_is_told_apart(before: StepProfile | None, after: StepProfile | None) -> None:
     then, later = replace(THEN, profile=before), now(12.0, profile=after)

@@ -173,27 +173,17 @@ def test_a_capture_that_is_cut_off_is_not_taken_for_whole(captured: TinyProject,
     assert not (shared / "range-started").exists()  # the profiler was stopped
 
 
-@pytest.mark.parametrize(
-    ("mode", "sentence"),
-    [
-        ("gone", "no nsys was found: install it, put it on PATH, or try pytest --torch-trace"),
-        ("not a folder", "cannot be written (File exists): give another folder"),
-    ],
-)
-def test_what_cannot_profile_is_one_sentence(
-    profiled: TinyProject, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], mode: str, sentence: str
+def test_a_machine_without_nsys_is_one_sentence(
+    profiled: TinyProject, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = profiled.path / "gpugate-nsys"
-    if mode == "gone":
-        monkeypatch.setattr(export, "find_tool", lambda tool: None)
-    if mode == "not a folder":
-        profiled.write("gpugate-nsys", "")
+    monkeypatch.setattr(export, "find_tool", lambda tool: None)
     result = profiled.run("--nsys")
     assert result.status == pytest.ExitCode.USAGE_ERROR
     said = capfd.readouterr().err + result.text
-    assert sentence in " ".join(said.split())
+    words = "no nsys was found: install it, put it on PATH, or try pytest --torch-trace"
+    assert words in " ".join(said.split())
     check_no_traceback(said)
-    assert folder.exists() == (mode != "gone")
+    assert not (profiled.path / "gpugate-nsys").exists()
 
 
 def test_on_a_cpu_alone_a_capture_skips_with_its_reason(tiny: TinyProject, shared: Path) -> None:

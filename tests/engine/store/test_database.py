@@ -141,12 +141,6 @@ def test_a_night_comes_back_as_it_was_the_oldest_first(url: str) -> None:
     assert read(url) == [night(0), unknown, night(2)]
 
 
-def test_adding_twice_changes_nothing(url: str) -> None:
-    add(url, night())
-    assert add(url, replace(night(), name="a copy", cases={})) == 0
-    assert read(url) == [night()]
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -168,10 +162,11 @@ def test_a_row_that_another_program_changed_is_one_sentence(tmp_path: Path, chan
     assert sentence.endswith("): delete it, then add the files of its runs with gpugate store add")
 
 
-def test_the_whole_run_replaces_the_one_that_was_cut_off(url: str) -> None:
+def test_the_whole_run_replaces_the_one_that_was_cut_off_and_no_run_replaces_a_whole_one(url: str) -> None:
     add(url, night(cases=CASES[:1], interrupted=True), night(1))
     assert add(url, night(interrupted=True)) == 0
     assert add(url, night()) == 1
+    assert add(url, night(name="a copy", cases=())) == 0
     assert read(url) == [night(0), night(1)]
 
 
