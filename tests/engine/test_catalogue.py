@@ -165,18 +165,6 @@ def test_a_module_that_raises_anything_while_it_is_imported_is_refused(
     assert str(caught.value).endswith("): correct its name, install what it imports or mend it")
 
 
-def test_two_workloads_of_one_name_are_refused_with_their_places(fresh) -> None:
-    def other(context: Context) -> Side:
-        return Side(lambda inputs: inputs)
-
-    other.__module__ = "made_up_folder"
-    fresh.register(NET)
-    fresh.register(replace(NET, baseline=other))
-    places = rf"two workloads are named 'net' \(in {__name__} and made_up_folder\): rename one"
-    with pytest.raises(CatalogueError, match=places):
-        fresh.load()
-
-
 def run_module(catalogue: Catalogue, path: Path, workload: Workload, call: str = "register(workload)") -> None:
     """Runs a module in the file `path`, which registers the workload."""
     path.parent.mkdir(exist_ok=True)
@@ -201,14 +189,19 @@ def test_a_workload_of_a_conftest_serves_the_tests_below_its_folder(fresh, tmp_p
     assert len(list(fresh.workloads())) == 6
 
 
-def test_one_name_for_two_workloads_is_refused_in_two_folders_too(fresh, tmp_path: Path) -> None:
+def test_two_workloads_of_one_name_are_refused_with_their_places(fresh, tmp_path: Path) -> None:
+    def other(context: Context) -> Side:
+        return Side(lambda inputs: inputs)
+
+    other.__module__ = "made_up_folder"
     files = [tmp_path / name / "conftest.py" for name in ("first", "second")]
     for path in files:
         run_module(fresh, path, FED)  # one object may serve both
     fresh.load()
-    for path in files:
-        run_module(fresh, path, replace(NET))
-    with pytest.raises(CatalogueError, match=rf"are named 'net' \(in {files[0]} and {files[1]}\): rename"):
+    run_module(fresh, files[0], NET)
+    fresh.register(replace(NET, baseline=other))
+    places = rf"two workloads are named 'net' \(in {files[0]} and made_up_folder\): rename one"
+    with pytest.raises(CatalogueError, match=places):
         fresh.load()
 
 

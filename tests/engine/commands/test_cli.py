@@ -86,7 +86,6 @@ def test_an_interruption_while_a_command_is_imported_is_no_traceback(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("replay nowhere", "nowhere contains no run: give a run of --perf-json"),
         ("replay empty", "empty contains no run: give a run of --perf-json, a night, or a folder of them"),
         ("diff empty empty", "empty/run.json cannot be read (No such file or directory)"),
         ("diff text text", "text cannot be used because its field 'format' is not 'gpugate-run': give a file of"),
@@ -101,7 +100,6 @@ def test_an_interruption_while_a_command_is_imported_is_no_traceback(
         ("store add empty", "the store is off: give --store URL"),
         ("store add nowhere --store sqlite:///s", "nowhere contains no run: give a run of --perf-json"),
         ("accept nowhere", "nowhere contains no run: give a run of --perf-json, a night, or a folder of them"),
-        ("accept empty", "empty contains no run: give a run of --perf-json"),
         ("compare HEAD --json no/file", "--json no/file cannot be written: give a file name in a folder that can be"),
         ("compare HEAD --markdown no/file", "--markdown no/file cannot be written: give a file name in a folder"),
         ("verdict empty", "empty/run.json cannot be read (No such file or directory)"),

@@ -173,16 +173,12 @@ def test_the_table_fits_80_columns_and_has_every_finding(
     assert lines[-1] == "a gate run here would not be trustworthy: clocks"
 
 
-def test_status_0_is_a_gate_run_that_would_be_trustworthy_and_2_a_wrong_device(
+def test_status_0_is_a_gate_run_that_would_be_trustworthy(
     machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["doctor", "--baselines", str(machine / "baselines")]
     answer_with(monkeypatch, to_json(HEALTHY))
-    assert main(words) == 0
+    assert main(["doctor", "--baselines", str(machine / "baselines")]) == 0
     assert capsys.readouterr().out.endswith("\na gate run here would be trustworthy\n")
-    answer_with(monkeypatch, "there is no device 'cuda:7', torch sees 1 GPU(s): use another")
-    assert main([*words, "--device", "cuda:7"]) == 2
-    assert capsys.readouterr().err.startswith("gpugate doctor: there is no device 'cuda:7', torch sees 1")
 
 
 @pytest.mark.usefixtures("warm_children")
@@ -202,4 +198,4 @@ def test_this_machine_is_examined_without_a_gpu(
     assert "clocks" not in shown
     assert list(tmp_path.iterdir()) == [], "something was left behind"
     assert main(["doctor", "--device", "cuda:99"]) == 2
-    assert "there is no device 'cuda:99'" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("gpugate doctor: there is no device 'cuda:99', torch sees no GPU: ")

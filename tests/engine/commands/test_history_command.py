@@ -188,10 +188,6 @@ def test_runs_are_told_from_gates(tmp_path: Path, history: History) -> None:
     assert "nvidia-h200: 2 nights, " in history(str(tmp_path), "--gates")[1]
 
 
-def test_folders_and_the_store_have_the_same_history(printed: Callable[..., str], project: Path) -> None:
-    assert printed(str(project / "nights"), "--json") == printed("--json")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -197,8 +197,6 @@ def test_a_console_command_takes_the_store_and_the_baselines_of_the_project(
     monkeypatch.delenv(VARIABLE, raising=False)
     pytester.makeini(PROJECT)
     assert (find_url("sqlite:///a"), find_baselines(None)) == ("sqlite:///a", Path("records"))
-    with pytest.raises(OptionError, match="the store is off: give --store URL"):
-        find_url(None)
     monkeypatch.setenv(VARIABLE, "sqlite:///b")
     assert (find_url(None), find_url("sqlite:///a")) == ("sqlite:///b", "sqlite:///a")
     with pytest.raises(OptionError, match="--store is '/nights': give an SQLAlchemy URL such as sqlite:////nights, or"):
