@@ -163,7 +163,8 @@ def _declared_types() -> TypeAdapter[tuple[Workload]]:
 
 
 def _list_wrong_types(workload: Workload) -> Iterator[str]:
-    """The first value that has not its declared type, such as `(entry)` in place of `(entry,)`, or is out of range."""
+    """Writes a sentence about the first value that is out of range or not of its declared type, such as `(entry)` in
+    place of `(entry,)`."""
     from pydantic import ValidationError
 
     try:
