@@ -15,7 +15,6 @@ from pathlib import Path
 
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import machine_name
-from gpugate.report.next_step import SET
 from gpugate.results.run import RunResult
 from gpugate.session.options import DEFAULT_PROCESSES, find_baselines, find_project, whole_number
 from gpugate.session.recording import write
@@ -67,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     processes = whole_number("--processes", arguments.processes)
     stored = _runs(arguments.runs)
-    own = next((one.command for one in stored if SET in one.command), None)
+    own = next((one.command for one in stored if one.chosen_inputs), None)
     if own is not None and arguments.baselines is None:
         raise BaselineError(f"{own!r} measured inputs of your own: record them in another folder by --baselines DIR")
     runs = [process for one in stored for process in _list_processes(one, arguments.case)]

@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # every pytest run with gpugate installed imports this module
 SUITE = "pytest perf_tests"  # a user's own folder has another command
 RECORD = '--update-baselines="..."'
 BASELINES = "--perf-baselines"
-SET = "--perf-set="
 MOST_NAMED = 3  # cases by a command for all that were measured
 
 _WORDS: Mapping[NextStep, str] = {  # one command or one action
@@ -71,7 +70,9 @@ def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str]
 
 def describe_recording(run: RunResult, case_ids: Sequence[str]) -> str:
     """The command that records these cases, as their session was started."""
-    return f"{_describe_rerun(run, case_ids)}{_own_baselines(run.command)} {RECORD}"
+    # No record of a user's own inputs may stand among those of the inputs that ship.
+    elsewhere = f" {BASELINES}=DIR" if run.chosen_inputs and BASELINES not in run.command else ""
+    return f"{_describe_rerun(run, case_ids)}{elsewhere} {RECORD}"
 
 
 def describe_threads(device_kind: str) -> str:
@@ -101,8 +102,3 @@ def _own_paths(command: str) -> str:
     words = shlex.split(command.partition("pytest")[2])
     paths = list(takewhile(lambda word: not word.startswith("-"), words))
     return "" if paths == ["perf_tests"] else "".join(f" --path {shlex.quote(path)}" for path in paths)
-
-
-def _own_baselines(command: str) -> str:
-    """No record of a user's own inputs may stand among those of the inputs that ship."""
-    return f" {BASELINES}=DIR" if SET in command and BASELINES not in command else ""

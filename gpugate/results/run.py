@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
@@ -17,6 +18,7 @@ from gpugate.results.fleet_plan import Shard
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import SHORT_COMMIT, Count, NotNegative, round_stored, stored_unless
+from gpugate.workload import SET
 
 
 class Mode(str, Enum):
@@ -72,6 +74,11 @@ class RunResult:
     accepted: tuple[str, ...] | None = stored_unless(None)  # by --allow-missing; None: no gate, or an older run
     selection: str | None = stored_unless(None)  # as in ` -k video`, from the tests of `command`; None: in another way
     narrowed: InitVar[object] = None  # of older files
+
+    @property
+    def chosen_inputs(self) -> list[str]:
+        """The words of `--perf-set` in the command, which replaced the inputs that ship."""
+        return [word for word in shlex.split(self.command) if word.startswith(SET)]
 
     @property
     def mode(self) -> Mode:

@@ -20,7 +20,6 @@ from gpugate.faults.fault import SPELLING, Fault
 from gpugate.machine import children
 from gpugate.measurement import time_limit
 from gpugate.measurement.settings import Settings
-from gpugate.report.next_step import SET
 from gpugate.results.fleet_plan import Shard
 from gpugate.session.workers import Worker, read_worker
 from gpugate.statistics.policy import DECIDING_PROCESSES
@@ -28,6 +27,7 @@ from gpugate.store.night_files import RUN
 from gpugate.store.store_url import VARIABLE, choose_url, find_file, proofs_folder
 from gpugate.store.version import STORE_FOLDER
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS
+from gpugate.workload import SET
 
 MOST_SEED = 10**18  # less than 64 bits hold
 DEFAULT_PROCESSES, DEFAULT_ON_SEVERAL_GPUS = 5, 11

@@ -61,13 +61,17 @@ def keep(run: RunResult, root: Path) -> None:
 
 
 def find_newest(root: Path) -> list[Path]:
-    """The files of the newest kept run of the project `root` that can be read, and of all with the same code and
-    machine: the format of an older gpugate stands in the way of none."""
-    runs = dict[Path, RunResult]()
-    for path in sorted(_find_kept(root).glob("*.json")):
+    """The files of the newest kept run of the project `root`, and of all with the same code, inputs and machine. An
+    older one that cannot be read is passed over, as that of an older gpugate. Raises RunFileError for the newest."""
+    paths = sorted(_find_kept(root).glob("*.json"))
+    if not paths:
+        return []
+    newest, found = run_file.read(paths[-1]), list[Path]()
+    for path in paths:
         with suppress(run_file.RunFileError):
-            runs[path] = run_file.read(path)
-    return [path for path, run in runs.items() if _is_alike(run, runs[max(runs)])]
+            if _is_alike(run_file.read(path), newest):
+                found.append(path)
+    return found
 
 
 def _find_kept(root: Path) -> Path:
@@ -78,4 +82,4 @@ def _is_alike(run: RunResult, newest: RunResult) -> bool:
     commits = [one.provenance and (one.provenance.commit, one.provenance.changes) for one in (run, newest)]
     same_machine = machine_name(run.environment) == machine_name(newest.environment)
     same_code = all(newest.source_hashes.get(name, found) == found for name, found in run.source_hashes.items())
-    return same_machine and commits[0] == commits[1] and same_code
+    return same_machine and commits[0] == commits[1] and same_code and run.chosen_inputs == newest.chosen_inputs

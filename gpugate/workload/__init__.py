@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BASELINE = "baseline"
 DeviceKind = Literal["cuda", "cpu"]
 DEVICE_KINDS: tuple[DeviceKind, ...] = ("cuda", "cpu")
+SET = "--perf-set="  # before the name and the value of a setting, in a command
 RANKS = (8, 4, 2)  # of a case that spans GPUs: the largest number for which there are GPUs
 _Entry = TypeVar("_Entry")
 

@@ -13,6 +13,7 @@ from gpugate.measurement.record import SideCost
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.run import Provenance, RunResult, night_of
 from gpugate.store.nights import find_newest, keep
+from gpugate.store.run_file import RunFileError
 from gpugate.units import round_stored
 from tests.conftest import H200, TWO_CORES
 from tests.support.stored_runs import MACHINE, STARTED, measured, timed
@@ -79,10 +80,14 @@ def test_a_pipeline_that_copies_needs_its_host(timer: Any, copies: tuple[float, 
 
 def test_two_runs_of_one_second_and_one_seed_are_both_kept(tmp_path: Path) -> None:
     run = run_of(timed("fused", 3.0))
+    keep(replace(run, command="pytest perf_tests --perf-baselines=own --perf-set=video=own.mp4"), tmp_path)
     for _ in range(2):
         keep(run, tmp_path)
-    (tmp_path / ".gpugate/runs/9.json").write_text("{")  # of an older gpugate, or cut off
+    (tmp_path / ".gpugate/runs/1.json").write_text("{")  # of an older gpugate, or cut off
     assert len(find_newest(tmp_path)) == 2
+    (tmp_path / ".gpugate/runs/9.json").write_text("{")
+    with pytest.raises(RunFileError, match=r"9\.json cannot be used"):
+        find_newest(tmp_path)
 
 
 def test_a_case_of_a_machine_that_was_not_well_has_no_metrics() -> None:
