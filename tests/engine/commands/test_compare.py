@@ -248,7 +248,6 @@ def test_a_case_that_needs_what_this_machine_lacks_fails_no_comparison(here: Her
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("no-such-ref",), "'no-such-ref' is no commit of "),
         (("main", "--processes", "0"), "--processes is '0'"),
         (("main", "--device", "tpu"), "there is no device 'tpu'"),
         (("main", "-k", "nothing_of_this_name"), "no case is selected: give --path with perf tests, or another -k"),

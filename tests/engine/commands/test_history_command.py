@@ -90,8 +90,6 @@ def test_the_times_of_the_bill_are_series_beside_the_wall_time(tmp_path: Path, h
         bill = {} if kernel_ms is None else {"kernel_ms": kernel_ms}
         one.measurement = replace(one.measurement, optimized_counters=bill)
         night(tmp_path, number, [one])
-    (machine,) = document(history, tmp_path)["machines"]
-    assert machine["cases"]["tiny/fused/cuda"]["kernel_ms"] == [[8.0], None, [8.4]]
     heading, row = (line for line in history(tmp_path)[1].splitlines() if "per step" in line or "fused" in line)
     assert ("GPU work" in heading, "CPU time" in heading, "8.40 ms" in row) == (True, False, True)
 
