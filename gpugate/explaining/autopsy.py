@@ -45,14 +45,14 @@ def explain(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
     if decided is not None:
         process, ratio = decided
         return explain_duet(process.measured[result.case_id], process.swapped, ratio, IN_TURNS)
-    now, then = optimized_side(result), recorded_side(result, profile)
-    if now is None or result.measurement is None:
+    now, then, found = optimized_side(result), recorded_side(result, profile), _find_deciding_process(result)
+    if now is None or found is None:
         return None
     if then is not None:
         changes = (one.numbers.get("wall_change") for one in result.verdicts)
         change = next((float(one) for one in changes if one is not None), None)
         return autopsy(then, now, RECORDED, None if change is None else 1 + change)
-    reference = _measured_side(result.measurement, "reference")
+    reference = _measured_side(found, "reference")
     return autopsy(reference, now, f"{result.compared_with}, which it is compared with")
 
 
@@ -77,19 +77,25 @@ def _find_deciding_duet(result: CaseResult) -> tuple[DuetProcess, float] | None:
 
 
 def optimized_side(result: CaseResult) -> State | None:
-    """The optimized side in the process whose speedup decided about the case; None where it has no times."""
-    decider = summarize_decider(result)
-    if decider is None:
+    """The optimized side as the process has it whose speedup decided about the case, with what is wrong in any of the
+    processes; None where the case has no times."""
+    found = _find_deciding_process(result)
+    if found is None:
         return None
-    found = next(one for one in result.timed if result.summarize(one) == decider)
+    checks = (one.step_checks for one in result.processes if one.step_checks is not None)
     return replace(
         _measured_side(found, "optimized"),
-        not_engaged=found.not_engaged,
+        not_engaged=next((one.not_engaged for one in result.processes if one.not_engaged is not None), None),
         wrong=next((one.reason for one in result.verdicts if one.outcome is Outcome.WRONG), None),
-        resembles=found.step_checks.resembles if found.step_checks else "",
-        reference_ms=decider.reference_ms.median,
+        resembles=next((one.resembles for one in checks if one.resembles), ""),
+        reference_ms=summarize(found).reference_ms.median,
         reference_counters=found.reference_counters,
     )
+
+
+def _find_deciding_process(result: CaseResult) -> Measurement | None:
+    decider = summarize_decider(result)
+    return next((one for one in result.timed if result.summarize(one) == decider), None)
 
 
 def _measured_side(found: Measurement, side: Literal["reference", "optimized"]) -> State:

@@ -17,6 +17,7 @@ from gpugate.measurement.record import (
     StepProfile,
     TimedBuild,
 )
+from gpugate.results.case import Confirmation
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import history
@@ -339,6 +340,9 @@ def test_a_case_is_explained_against_its_baseline_or_else_its_reference() -> Non
         "a step: 30.00 ms -> 10.71 ms (-64 %)",
     )
     assert explain(stored_runs.case("skipped", None), None) is None
+    slowed, decider = (stored_runs.measured(case.case_id, 3.0, optimized_ms=ms) for ms in (20.0, 10.0))
+    several = replace(case, measurement=replace(slowed, reference_slowdown=3.0), attempts=[Confirmation(decider)])
+    assert explain(replace(several, remembered=None), None).lines[0] == "a step: 30.00 ms -> 10.00 ms (-67 %)"
 
 
 def test_a_duet_that_decided_is_explained_in_place_of_the_record() -> None:
@@ -367,8 +371,10 @@ def test_on_a_cpu_the_change_of_a_step_is_that_of_the_verdict() -> None:
 
 def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
     def told(**changed: object) -> State | None:
+        """The state of a side whose second process, which decides about the time, is right."""
         case = stored_runs.case("fast")
-        changed_case = replace(case, measurement=replace(case.measurement, **changed))
+        first = replace(case.measurement, reference_slowdown=3.0, **changed)
+        changed_case = replace(case, measurement=first, attempts=[Confirmation(case.measurement)])
         return optimized_side(replace(changed_case, verdicts=decide(changed_case, mode=Mode.GATE)))
 
     off = Difference(0.25, 0.3, None, "fresh inputs")
@@ -376,6 +382,7 @@ def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
     assert told(differences=(off,)).wrong == "on fresh inputs, the relative L2 error 2.50e-01 exceeds 1.0e-03"
     other = told(differences=(off,), step_checks=StepChecks(100, 3, 5, "other input"))
     assert other.resembles == "other input"
+    assert told(not_engaged="it fell back").not_engaged == "it fell back"
     assert told(differences=()).wrong is None
     proofs = ProofResult("it learns", "98 %"), ProofResult("it keeps up", problem="12 %")
     assert told(proofs=proofs).wrong == "it keeps up: 12 %"
