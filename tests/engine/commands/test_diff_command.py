@@ -7,7 +7,7 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.measurement.record import StepProfile
-from gpugate.results.case import CaseResult, Confirmation
+from gpugate.results.case import CaseResult
 from tests.support.stored_runs import COUNTED, MACHINE, case, measured, stored
 
 PROFILE = StepProfile(kernels={"conv": (57.0, 9.0)}, kernel_ms=9.0)
@@ -61,17 +61,6 @@ def test_what_got_slower_the_most_comes_first(runs, capsys) -> None:
     assert warning == "measured in A (a.json) only: tiny/gone/cuda"
     assert [line for line in lines if line.startswith("tiny/")] == ["tiny/same/cuda", "tiny/net/cuda"]
     assert lines[1].startswith("  verdict: PASS -> REGRESSED; speedup: 3.00x ")
-
-
-def test_a_step_of_several_processes_takes_the_time_of_the_one_whose_speedup_decided(runs, capsys) -> None:
-    before, night = runs
-    first, second = (measured("tiny/net/cuda", 3.0, optimized_ms=ms, optimized_profile=PROFILE) for ms in (20.0, 10.0))
-    disturbed = replace(first, reference_slowdown=3.0)
-    stored(night / "run.json", case("net", measurement=disturbed, attempts=[Confirmation(second)]))
-    main(["diff", str(before), str(night)])
-    said = capsys.readouterr().out
-    assert "  optimized 10.00 ms -> 10.00 ms, reference 30.00 ms -> 30.00 ms\n" in said
-    assert "  a step: 10.00 ms -> 10.00 ms (+0 %)\n" in said
 
 
 def test_what_else_differs_between_two_runs_is_named(runs, capsys) -> None:
