@@ -124,7 +124,10 @@ def skip_reason(error: BaseException) -> str | None:
 def describe_line(line: FrameSummary) -> str:
     """Writes `perf_tests/conftest.py:12 step`; a file outside of the current folder has its name alone."""
     path = Path(line.filename)
-    file = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name
+    try:
+        file = str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):  # outside, or a side removed the current folder
+        file = path.name
     return f"{file}:{line.lineno} {line.name}"
 
 

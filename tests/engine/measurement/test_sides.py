@@ -63,6 +63,13 @@ def test_whatever_goes_wrong_is_the_innermost_sides_in_one_line_with_its_cause()
     assert re.fullmatch(f"fast failed while running timed steps: {said} {place}", str(caught.value))
 
 
+def test_an_error_in_a_folder_that_is_gone_names_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(SideError, match=f"{place_of(raise_)}$"), blame("fast", "being built"):
+        raise_(ValueError("no such layer"))
+
+
 def call_library(path: Path) -> None:
     runpy.run_path(str(path))
 
