@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
@@ -76,9 +75,9 @@ class RunResult:
     narrowed: InitVar[object] = None  # of older files
 
     @property
-    def chosen_inputs(self) -> list[str]:
-        """The words of `--perf-set` in the command, which replaced the inputs that ship."""
-        return [word for word in shlex.split(self.command) if word.startswith(SET)]
+    def chosen_inputs(self) -> str:
+        """The settings that replaced the inputs that ship, with which the command ends; empty without `--perf-set`."""
+        return self.command.partition(SET)[2]
 
     @property
     def mode(self) -> Mode:

@@ -129,9 +129,9 @@ def mutated(runs: Path) -> str:
 
 
 def of_own_inputs(runs: Path) -> str:
-    command = "pytest perf_tests --perf-baselines=own --perf-set=video=own.mp4"
+    command = "pytest perf_tests --perf-baselines=own '--perf-set=video=my own.mp4"  # a quote that an edit left open
     stored(runs / "run-1.json", of("net", "fused", 3.0), started_at=HOURS[1], command=command)
-    return f"'{command}' measured inputs of your own: record them in another folder by --baselines DIR"
+    return f"{command!r} measured inputs of your own: record them in another folder by --baselines DIR"
 
 
 @pytest.mark.parametrize("spoil", [twice, mutated, of_own_inputs])
