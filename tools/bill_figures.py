@@ -192,18 +192,18 @@ def list_billed(nights: Sequence[CaseNight]) -> list[Process]:
 def list_pairs(machine: Machine) -> list[Process]:
     """The newest stored process of each case, judged by one of the same sources on another machine."""
     stored: dict[tuple[str, str], list[tuple[datetime, Measurement]]] = {}
-    for path in list_files(machine.results / "runs", "catalogue*.json"):
-        run = run_file.read(path)
+    runs = map(run_file.read, list_files(machine.results / "runs", "catalogue*.json"))
+    for run in sorted(runs, key=lambda run: run.started_at):
         for case_id, case in run.cases.items():
             if case.measurement is not None and bills_of(case.measurement) is not None:
                 processes = stored.setdefault((case_id, run.source_hashes[case.workload]), [])
                 processes.append((datetime.fromisoformat(run.started_at), case.measurement))
     found = dict[str, Process]()
     for (case_id, _), processes in stored.items():
-        (began, newest), *older = sorted(processes, key=lambda one: one[0], reverse=True)
-        elsewhere = [one for then, one in older if began - then > ONE_MACHINE]
+        began, newest = processes[-1]
+        elsewhere = [one for then, one in processes if began - then > ONE_MACHINE]
         if elsewhere:
-            found[case_id] = Process(case_id, newest, record_of(elsewhere[0]))
+            found[case_id] = Process(case_id, newest, record_of(elsewhere[-1]))
     return list(found.values())
 
 
