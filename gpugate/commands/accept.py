@@ -60,8 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     no run, and BaselineError where the runs cannot form one record, or a case was not recorded.
     """
     if arguments.delete is not None:
-        if arguments.runs is not None:
-            raise BaselineError("give either RUNS, a run or a folder of runs, or --delete CASE")
+        if arguments.runs is not None or arguments.case:
+            raise BaselineError("give --delete CASE without RUNS and --case: it records nothing")
         _delete(find_baselines(arguments.baselines), arguments.delete)
         return 0
     processes = whole_number("--processes", arguments.processes)

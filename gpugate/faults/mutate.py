@@ -281,8 +281,8 @@ def make_output_wrong(context: Context, side: Side, relative_l2: float) -> Side:
     def add_to_all(output: Any) -> Any:
         tensors = list_tensors(output)
         if not any(tensor.is_floating_point() for tensor in tensors):
-            found = ", ".join(str(tensor.dtype) for tensor in tensors)
-            raise ValueError(f"wrong perturbs floating-point outputs, and this one is {found}")
+            found = ", ".join(str(tensor.dtype) for tensor in tensors) or "none"
+            raise ValueError(f"wrong perturbs floating-point tensors, and those of this output are {found}")
         return map_tensors(add_noise, output)
 
     return _change_output(side, add_to_all)

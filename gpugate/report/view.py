@@ -21,7 +21,7 @@ from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode, RunResult
 from gpugate.results.series import sweeps
-from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
+from gpugate.results.verdict import CASE_CHECKS, GOOD, NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
 from gpugate.statistics.policy import SHARP
 from gpugate.units import date_of, number_of, percent
 
@@ -451,9 +451,10 @@ def _detectable(case: CaseResult) -> float:
 
 
 def _is_not_gated(case: CaseResult) -> bool:
-    """True where the wall time is undecided, or where the record misses a slowdown of SHARP and no duet decided."""
+    """True where the wall time is undecided, or where the record misses a slowdown of SHARP and no duet decided, unless
+    another check is red."""
     wall = next((one for one in case.verdicts if one.check == "throughput"), None)
-    if wall is None or case.remembered is None:
+    if wall is None or case.remembered is None or case.worst not in GOOD | {Outcome.UNDECIDED}:
         return False
     is_shown = any(reason.code is ReasonCode.CODE_NOT_SLOWER for reason in wall.reasons)
     return wall.outcome is Outcome.UNDECIDED or (wall.good and not is_shown and _detectable(case) > SHARP)

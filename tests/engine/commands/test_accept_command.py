@@ -244,6 +244,7 @@ def test_a_case_that_is_not_recorded_cannot_be_deleted(
     capsys.readouterr()
     assert main(["accept", "--delete", case_id]) == 2
     assert capsys.readouterr().err.startswith(f"gpugate accept: {case_id!r} is recorded nowhere in baselines: ")
-    assert main(["accept", "--delete", "net/fused/cuda", "runs"]) == 2
+    for more in (["runs"], ["--case", "net/fused/cuda"]):
+        assert main(["accept", "--delete", "net/fused/cuda", *more]) == 2
     assert main(["accept"]) == 2
     assert sorted((path, path.read_bytes()) for path in Path("baselines").rglob("*.json")) == before

@@ -110,8 +110,12 @@ def test_an_output_of_zeros_is_wrong_too_and_whole_numbers_cannot_be() -> None:
     given = side.step(torch.ones(8))
     side.finish()
     assert float(given.norm()) == pytest.approx(0.01, rel=0.01)
-    with pytest.raises(ValueError, match=r"wrong perturbs floating-point outputs, and this one is torch\.int64"):
-        side_of("wrong", lambda context: Side(lambda inputs: inputs.long())).step(torch.ones(2))
+    for output, found in ((torch.ones(2, dtype=torch.int64), r"torch\.int64"), (2.5, "none")):
+        side = side_of("wrong", lambda context, output=output: Side(lambda inputs: output))
+        with pytest.raises(
+            ValueError, match=f"wrong perturbs floating-point tensors, and those of this output are {found}"
+        ):
+            side.step(torch.ones(2))
 
 
 def test_faults_of_outputs_change_the_tensors_in_an_output_of_several_parts() -> None:

@@ -144,6 +144,7 @@ def test_the_last_lines_name_the_reason_of_a_record() -> None:
         (judged_case(measured(11.5)), False),  # REGRESSED
         (judged_case(measured(11.5), launch_slowdown=1.5), True),
         (judged_case(GOOD, remembered=BLUNT), True),  # with --against off, nothing shows 5 %
+        (judged_case(measured(error=1.0), remembered=BLUNT), False),  # WRONG
         (judged_case(GOOD, remembered=BLUNT, recorded_code=code(10.0)), False),
         (judged_case(GOOD, remembered=BLUNT, recorded_code=code(10.0, spread=0.3)), True),
         (judged_case(GOOD, recorded_code=code(10.0, spread=0.3)), False),  # its record is sharp
