@@ -122,6 +122,7 @@ def _read_usage() -> Mapping[str, int]:
 
 LIMIT = "recompile_limit"  # in torch's messages about either of its limits
 TIME = "total_wall_time"  # of compiling, in s, by torch's name
+TIMED_KERNELS = "select_algorithm_autotune"  # torch's name, too; code that Inductor has in its cache counts again
 
 
 class CompilerCounters:
@@ -147,6 +148,11 @@ class CompilerCounters:
         )
 
     @property
+    def is_autotuned(self) -> bool:
+        """True where Inductor chose kernels by timing them."""
+        return self._counts[TIMED_KERNELS] > 0
+
+    @property
     def compile_s(self) -> float:
         return round_stored(float(self._counts[TIME]))
 
@@ -168,6 +174,7 @@ def _read_compiler() -> Counter[Any]:
     counts = Counter(convert_frame.FRAME_COMPILE_COUNTER)
     counts["compiled_graphs"] = found["stats"]["unique_graphs"]
     counts[TIME] = utils.calculate_time_spent()[TIME]
+    counts[TIMED_KERNELS] = found["inductor"][TIMED_KERNELS]
     counts["graph_breaks"] = found["graph_break"].total()
     counts["eager_frames"] = found["frames"]["total"] - found["frames"]["ok"]
     counts[LIMIT] = sum(count for message, count in found["unimplemented"].items() if LIMIT in message)

@@ -515,6 +515,8 @@ def _all_counters(run: _Run, side: int) -> Counters:
     compile_s = max((build[side].compile_s for build in run.compilers), default=0.0)
     if on_gpu and compile_s:
         most["compile_s"] = compile_s
+    if on_gpu and any(build[side].is_autotuned for build in run.compilers):
+        most["autotuned"] = 1.0
     cores, throttled = run.other_work.cores, run.other_work.throttled
     # Under a quota, this process could not have used the cores of others.
     others = {"other_cores": cores} if throttled is None else {"throttled_periods": throttled}

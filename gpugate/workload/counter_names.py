@@ -23,7 +23,7 @@ _EVENTS_ON_CUDA: Mapping[str, str] = {
     "synchronizing_calls": "CUDA calls that block the thread that runs the steps until the device is done",
     "streams": "streams that ran something",
     "grown_bytes": "device memory that a step leaves allocated, in bytes",
-    "autotuned": "1 where cuDNN or TensorRT chose kernels by timing them, which another process may end otherwise",
+    "autotuned": "1 where cuDNN, TensorRT or Inductor chose kernels by timing them, which may end otherwise next time",
     "peak_bytes": "peak device memory of the side, in bytes",
 }
 _TIMES_ON_CUDA: Mapping[str, str] = {

@@ -153,7 +153,10 @@ def test_graphs_breaks_recompilations_and_eager_frames_are_counted() -> None:
     with found.count():
         run(broken, 2)
     assert found.counters() == counters(5, 1, 2)
-    assert found.limit_problem is None
+    assert (found.limit_problem, found.is_autotuned) == (None, False)
+    with found.count():
+        torch._dynamo.utils.counters["inductor"]["select_algorithm_autotune"] += 1
+    assert found.is_autotuned
     with found.count(), torch._dynamo.config.patch(suppress_errors=True):
         run(double, 2, backend=fail)
     assert found.counters()["eager_frames"] == 1, "torch compiled nothing, and raised nothing"
