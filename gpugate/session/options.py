@@ -203,8 +203,9 @@ def add_settings(parser: pytest.Parser) -> None:
 def find_url(given: str | None) -> str:
     """The URL of the store that a console command was given, else that of the project. Raises OptionError where it is
     off."""
-    project = _read_project()
-    found = choose_url(given, project.rootpath, setting=project.getini("perf_store"), option="--store")
+    project = None if given else _read_project()
+    root, setting = (Path(), "") if project is None else (project.rootpath, project.getini("perf_store"))
+    found = choose_url(given, root, setting, option="--store")
     if found is None:
         raise OptionError("the store is off: give --store URL")
     return found

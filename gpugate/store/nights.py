@@ -67,11 +67,11 @@ def find_newest(root: Path) -> list[Path]:
     if not paths:
         return []
     newest, found = run_file.read(paths[-1]), list[Path]()
-    for path in paths:
+    for path in paths[:-1]:
         with suppress(run_file.RunFileError):
             if _is_alike(run_file.read(path), newest):
                 found.append(path)
-    return found
+    return [*found, paths[-1]]
 
 
 def _find_kept(root: Path) -> Path:
