@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.backends import cudnn
 
 _default_threads = torch.get_num_threads()
+# Inductor compiles C++ for a number of threads, and finds it in its cache for any other number: code for two threads
+# took twenty times as long with one. So each number has a cache of its own.
+_CACHE = Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}-{_default_threads}-threads")
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_CACHE))
 _CUDNN: Any = cudnn
 _MKLDNN: Any = torch.backends.mkldnn
 _MKLDNN_OPERATIONS = (_MKLDNN.matmul, _MKLDNN.conv, _MKLDNN.rnn)

@@ -1,5 +1,6 @@
 """Torch's global switches are read and written as one value, and the defaults are those of torch."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -51,6 +52,7 @@ def flags_as_found() -> Iterator[None]:
 def test_the_defaults_are_those_of_a_new_process() -> None:
     program = "from gpugate.measurement.torch_flags import TorchFlags; print(TorchFlags.current() == TorchFlags())"
     assert run_code(program).strip() == "True"
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"].endswith(f"-{torch.get_num_threads()}-threads")
 
 
 def test_outputs_are_expected_in_strict_fp32_and_steps_are_timed_without_it() -> None:
