@@ -1,4 +1,4 @@
-"""The activations that a backward pass reads: kept, computed again, or sent to the host. Time for memory, both ways."""
+"""The activations that a backward pass reads: kept, computed again, or sent to the host for time."""
 
 from __future__ import annotations
 

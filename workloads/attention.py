@@ -110,7 +110,7 @@ EIGHTH = "of a causal window, an eighth of the pairs is left"
 
 
 def _limit(kernels: int, peak_share: float, matmul_share: float) -> Contract:
-    """No mask of all pairs in memory, and most of the rate of products that an H200 reached."""
+    """Little memory shows that no mask of all pairs is made; the share of the matmul rate is below that of an H200."""
     memory = Limit("peak_bytes", at_most_of_reference=peak_share)
     return Contract(limits=(Limit("kernels", at_most=kernels), memory, Limit("matmul_share", at_least=matmul_share)))
 

@@ -173,7 +173,7 @@ def keeps_the_picture(context: Context) -> str:
     return f"PSNR {psnr:.1f} dB"
 
 
-LEAST_PSNR = 45.0  # 40 dB of signal to noise on an H200, and the peak is four times the root mean square
+LEAST_PSNR = 45.0  # it has 55 dB on an H200
 TOLERANCES = {
     **TOLERANCE_BY_DTYPE,
     "fp8": Tolerance(relative_l2=2e-2, max_error=1e-1),

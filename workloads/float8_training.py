@@ -1,8 +1,8 @@
 """A training step of two layers with every product in eight-bit floats, by torchao, which is optional.
 
 A linear layer has three products in training: its output, the gradient of its input, and that of its weights. torchao
-scales and rounds both factors of each one, and the compiler fuses that with what stands before. Weights and their
-gradients keep their precision. The products must be large: the conversions are a pass over memory each.
+scales and rounds both factors of each one, and the compiler fuses this with the operators before the product. Weights
+and their gradients keep their precision. The products must be large: the conversions are a pass over memory each.
 """
 
 from __future__ import annotations

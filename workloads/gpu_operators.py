@@ -1,9 +1,9 @@
 """Operators between the matrix products of a language model, on a GPU: eager, compiled, by a library, and in Triton.
 
 Eager softmax and layer norm are PyTorch's fused kernels already, and it has none for SwiGLU: these have no rung by a
-library. None of them computes much: the floor is one pass over the inputs and the outputs at the rate of a device copy.
-Eager code makes a pass for each operation. A row fits on a multiprocessor, so a kernel can read it once and write it
-once.
+library. Each operator computes little, so the least time is that of one pass over the inputs and the outputs at the
+rate of a device copy. Eager code makes a pass for each operation. A row fits on a multiprocessor, so a kernel can read
+it once and write it once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A layer's product in fewer bits: eight with a scale for each row, four in the weights alone, and half of the weights.
 
 A tensor core multiplies eight-bit values at twice the rate of bfloat16, and a sparse one at twice the rate of a dense
-one. Before it, the activations are converted: their largest value is found and each value is scaled, a pass over
-memory, which the compiler fuses with what stands before. A scale for each row keeps one large row from spoiling others.
-For few rows the bytes of the weights decide: with four bits a weight they are a quarter, and the kernel widens them.
+one. An eight-bit product first converts its activations: it finds the largest value and scales each one. This is a pass
+over memory, which the compiler fuses with the operators before it. A scale for each row keeps one large row from
+spoiling others. For few rows the bytes of the weights decide: with four bits a weight they are a quarter, and the
+kernel widens them.
 """
 
 from __future__ import annotations

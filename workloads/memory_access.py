@@ -1,9 +1,9 @@
 """The order in which threads read memory: neighbours together, or each a row apart; and the size of a program.
 
 A GPU's memory answers in sectors of 32 bytes. Where the 32 threads of a warp read neighbours, four sectors serve them.
-Where each thread reads another row, 32 sectors do, and seven eighths of what they carry is for later, if a cache keeps
-it. A program of few values leaves a multiprocessor with too few loads in flight. `pytest --ncu` shows the memory's rate
-and the occupancy.
+Where each thread reads another row, 32 sectors serve them: each thread uses an eighth of its sector, and only a cache
+can keep the rest for later. A program of few values leaves a multiprocessor with too few loads in flight. `pytest
+--ncu` shows the memory's rate and the occupancy.
 """
 
 from __future__ import annotations
@@ -67,8 +67,13 @@ NEAR_A_COPY = {"cuda": Contract(limits=(Limit("copy_share", at_least=0.8),))}
 def _of_block(block: int, gain: float) -> Optimization:
     why = "too few loads of a multiprocessor are in flight" if block < 128 else ""
     build = partial(along, along_rows=True, block=block)
+    contract = NEAR_A_COPY if block >= 512 else {}
     return Optimization(
-        f"block-{block}", build, {"sm_90": gain, "cuda": 0.9}, needs=TRITON, why=why, point=Point("block", block)
+        *(f"block-{block}", build, {"sm_90": gain, "cuda": 0.9}),
+        needs=TRITON,
+        contract=contract,
+        why=why,
+        point=Point("block", block),
     )
 
 

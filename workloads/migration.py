@@ -2,7 +2,7 @@
 
 The move is one word, `model.to("cuda")`, and the program runs. But a picture is still augmented on the host, one after
 another, the loss is computed on the host, and its value is read in every step. The GPU waits for each of them. A
-profile shows a busy CPU core and a GPU that is active for a fifth of the time.
+profile shows a busy CPU core and a GPU that is active for a third of the time.
 """
 
 from __future__ import annotations

@@ -101,14 +101,22 @@ WORKLOADS: tuple[Workload, ...] = (
         optimizer_state,
         {kind: optimizer_size(kind) for kind in ("cuda", "cpu")},
         (
-            Optimization("loop", loop_update, {"cuda": 0.47}, why="a launch for every operation of every tensor"),
+            Optimization(
+                "loop",
+                loop_update,
+                {"cuda": 0.47},
+                contract=_contract(Limit("peak_bytes", at_most_of_reference=0.3)),
+                why="a launch for every operation of every tensor, with the memory of one tensor at a time",
+            ),
             Optimization(
                 "fused",
                 fused_update,
                 {"sm_90": 2.0, "cuda": 1.5, "cpu": 1.5},
                 contract=_contract(ONE_PASS, NO_COPIES, NEAR_A_COPY),
             ),
-            Optimization("compiled", compiled_update, {"cuda": 1.5}, needs=COMPILER, contract=_contract(ONE_PASS)),
+            Optimization(
+                "compiled", compiled_update, {"cuda": 1.5}, needs=COMPILER, contract=_contract(ONE_PASS, NO_COPIES)
+            ),
         ),
         cold=False,
         writes_inputs=True,

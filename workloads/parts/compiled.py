@@ -27,7 +27,7 @@ def compile_anew(function: Callable[..., Any], **options: Any) -> Callable[..., 
 
     Dynamo keeps compiled code with the code object, finds it again for the next side, and gives up after eight
     compilations of one code object. By the name it also remembers which sizes varied before. A copy has a code object
-    and a name of its own, so that each build compiles what it runs, and as the first one does.
+    and a name of its own, so that each build compiles what it runs, as the first build did.
     """
     given = cast(FunctionType, function)
     code = given.__code__.replace(co_name=f"{given.__name__.strip('<>')}_{next(_NUMBERS)}")
