@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.stored_runs import case, measured, stored
 from tools.figures import load_newest, write_page
-from tools.machines import MACHINES, Machine
+from tools.machines import H200, MACHINES, Machine
+from tools.targets import list_targets
 
 NAME = "two-layer-net/all/cuda"
 
@@ -18,6 +19,11 @@ NAME = "two-layer-net/all/cuda"
 def test_the_page_of_figures_is_up_to_date(machine: Machine) -> None:
     page = write_page(machine, load_newest(machine))
     assert (machine.results / "figures.md").read_text(encoding="utf-8") == page, "run python -m tools.figures"
+
+
+def test_each_missed_target_says_what_bounds_it_and_no_other_one_does() -> None:
+    found = [(target, target.is_missed(reached.median)) for target, reached in list_targets(H200)]
+    assert [target for target, is_missed in found if is_missed != bool(target.bound)] == []
 
 
 def test_a_case_has_its_newest_process_over_the_reference_of_today(tmp_path: Path) -> None:

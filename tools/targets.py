@@ -1,0 +1,158 @@
+"""What the project set out to reach with a case, beside what its record or its stored runs reach.
+
+The table is part of the page of figures that `python -m tools.figures` writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpugate.measurement.derived import with_derived
+from gpugate.measurement.record import Counters
+from gpugate.report.table import Column, Table
+from gpugate.results.case import CaseResult, summarize_decider
+from tools.machines import Machine
+from tools.markdown_table import Markdown
+from tools.promises import RecordedCase, RunCase, Spread, load_cases, load_run_cases, speedups
+
+SPEEDUP, RATE, STEP_MS, CACHED_GAIN = "speedup", "items per second", "ms per step, at most", "gain on cached data"
+CACHED_STEP = "cached_step_ms"
+SHORT_KERNELS = "80 short kernels begin and end in a step, which takes as long for half of the bytes"
+FEWER_BITS = "Motion JPEG's own run is as long on each host, and libx264 of the reference is faster on some"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A quantity of a case that is to be reached: SPEEDUP, RATE, STEP_MS, CACHED_GAIN or the name of a counter.
+
+    `goal` is the larger value that was hoped for, and `bound` says what bounds a missed one.
+    """
+
+    case: str
+    quantity: str
+    wanted: float
+    goal: float | None = None
+    bound: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.wanted:,g}" + (f" ({self.goal:,g})" if self.goal is not None else "")
+
+    def is_missed(self, value: float) -> bool:
+        return value > self.wanted if self.quantity == STEP_MS else value < self.wanted
+
+
+# Over PyTorch's defaults. Speedups over strict FP32 stand on the page that tools.inference_table writes.
+TARGETS = (
+    Target("resnet50-inference/tensorrt-fp16", SPEEDUP, 4.5),
+    Target("resnet50-inference-batch1/cuda-graph", SPEEDUP, 2.5),
+    Target("resnet50-inference-batch1/cudnn-fused", SPEEDUP, 3, 6),
+    Target(
+        *("resnet50-inference-batch1/cudnn-fused", RATE, 3333),
+        bound="56 kernels of 2.5 to 14 us leave most multiprocessors idle; `split-k` divides their sums and reaches it",
+    ),
+    Target("resnet50-inference-batch1/split-k", RATE, 3333),
+    Target("two-layer-net/all", SPEEDUP, 3, 5),
+    Target("resnet18-training/whole-ladder", SPEEDUP, 15, 20),
+    Target("resnet18-training/whole-ladder", RATE, 20_000, 24_000),
+    Target("resnet18-training/amp-fp16", CACHED_GAIN, 1.3),
+    Target("resnet18-training/compile", CACHED_GAIN, 1.5),
+    Target("driving/best", RATE, 400, 600),
+    Target("driving/prefetcher", "data_path_efficiency", 0.9, 0.97),
+    Target("streaming-compute/pipelined", SPEEDUP, 4, 4.8),
+    Target("streaming-compute/pipelined", "active_fraction", 0.95, 0.97),
+    Target(
+        *("streaming-copy/pipelined", "bus_share", 0.85, 0.95),
+        bound="what is copied is read from the host's memory, which others of the host share: `results/lessons.md`",
+    ),
+    Target("video/decode/nvdec-sessions", SPEEDUP, 3, 5),
+    Target("video/decode-hevc/nvdec-sessions", SPEEDUP, 3, 5),
+    Target("video/preprocess/torch-gpu", SPEEDUP, 10, 30),
+    Target(
+        *("video/preprocess/triton", STEP_MS, 0.04),
+        bound="the host's launches: its one kernel takes 0.013 ms",
+    ),
+    Target("video/composite/torch-gpu", SPEEDUP, 10, 30),
+    Target(
+        *("video/composite/triton", STEP_MS, 0.05),
+        bound="two kernels, one a plane, blur and blend for 0.12 ms, beside five small ones; the host launches them",
+    ),
+    Target(
+        *("video/end-to-end/optimized-x264", SPEEDUP, 7),
+        bound="libx264 alone takes nine tenths of the step on the 16 cores of an H200's host, and of the reference's",
+    ),
+    Target(
+        *("video/end-to-end/optimized-x264", "whole_run_speedup", 13.4),
+        bound="the same; the 13.4x are of a GPU with an encoder for H.264, which an H200 lacks",
+    ),
+    Target("video/end-to-end/optimized-nvjpeg", "active_fraction", 0.8, 0.95),
+    Target("video/end-to-end/optimized-nvjpeg", "whole_run_speedup", 13.4, 25, bound=FEWER_BITS),
+    Target("llm-decode/fused-gemv", "copy_share", 0.7),
+    Target("llm-decode/int8", "copy_share", 0.55),
+    Target("llm-decode/int8", SPEEDUP, 1.6, bound=f"{SHORT_KERNELS}; over the compiled graph it has 2.1x"),
+    Target("llm-decode/fp8", SPEEDUP, 1.5, bound=SHORT_KERNELS),
+)
+
+
+def list_targets(machine: Machine) -> Iterator[tuple[Target, Spread]]:
+    """Yields each target with what the record of the case has, or its stored runs where there is no record."""
+    held: dict[str, RecordedCase | RunCase] = {**load_cases(machine), **load_run_cases(machine)}
+    for target in TARGETS:
+        found = held.get(f"{target.case}/cuda")
+        values = _list_values(target, found) if found is not None else []
+        if values:
+            yield target, Spread.of(values)
+
+
+def _list_values(target: Target, found: RecordedCase | RunCase) -> list[float]:
+    if isinstance(found, RunCase):
+        values = (_read(target, one.result) for one in found.runs)
+        return [value for value in values if value is not None]
+    if target.quantity in (SPEEDUP, RATE):
+        spread = speedups(found.entry.current) if target.quantity == SPEEDUP else found.items_per_s
+        return [spread.low, spread.median, spread.high]
+    value = _find_counter(target, found.entry.current)
+    return [] if value is None else [value]
+
+
+def _read(target: Target, result: CaseResult) -> float | None:
+    """The value of one stored run; None where it was not counted."""
+    decided = summarize_decider(result)
+    if decided is None or result.measurement is None:
+        return None
+    if target.quantity == SPEEDUP:
+        return decided.speedup.median
+    if target.quantity == STEP_MS:
+        return decided.optimized_ms.median
+    if target.quantity == RATE:
+        return result.size.items_per_second(decided.optimized_ms.median)
+    return _find_counter(target, with_derived(result.measurement, result.size, {}))
+
+
+def _find_counter(target: Target, counted: Any) -> float | None:
+    reference: Counters = counted.reference_counters
+    optimized: Counters = counted.optimized_counters
+    if target.quantity == CACHED_GAIN:
+        return reference[CACHED_STEP] / optimized[CACHED_STEP] if CACHED_STEP in optimized else None
+    return optimized.get(target.quantity)
+
+
+def _write(target: Target, found: Spread) -> str:
+    if target.quantity in (SPEEDUP, CACHED_GAIN):
+        return found.as_speedup()
+    if target.quantity == RATE:
+        return found.as_rate()
+    ends = dict.fromkeys(f"{value:.3g}" for value in (found.low, found.high))
+    return f"{found.median:.3g}" + (f" ({'..'.join(ends)})" if len(ends) > 1 else "")
+
+
+def make_table(machine: Machine) -> Table:
+    """A row for each target; what is missed is bold, with what bounds it."""
+    rows = []
+    for target, found in list_targets(machine):
+        missed, spread = target.is_missed(found.median), _write(target, found)
+        measured = Markdown(f"**{spread}**") if missed else spread
+        rows.append((f"`{target.case}`", target.quantity, f"{target}", measured, target.bound if missed else ""))
+    columns = (Column("case", left=True), Column("quantity", left=True), Column("target"), Column("reached"))
+    return Table("", (*columns, Column("what bounds a missed one", left=True)), tuple(rows))
