@@ -84,7 +84,10 @@ def pool_relu(x: Tensor, bias: Tensor, kernel: Extent, stride: Extent, padding: 
 
 @functools.cache
 def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """One Triton kernel near memory bandwidth; PyTorch's own pooling of channels_last FP16 takes six times as long."""
+    """One Triton kernel near memory bandwidth; PyTorch's own pooling of channels_last FP16 takes six times as long.
+
+    All sides share what is compiled here, since a step of several networks calls it; `compile_anew` is for one side.
+    """
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
