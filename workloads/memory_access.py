@@ -1,9 +1,12 @@
-"""The order in which threads read memory: neighbours together, or each a row apart; and the size of a program.
+"""The order in which threads read memory, the size of a program, and the banks of shared memory.
 
 A GPU's memory answers in sectors of 32 bytes. Where the 32 threads of a warp read neighbours, four sectors serve them.
 Where each thread reads another row, 32 sectors serve them: each thread uses an eighth of its sector, and only a cache
-can keep the rest for later. A program of few values leaves a multiprocessor with too few loads in flight. `pytest
---ncu` shows the memory's rate and the occupancy.
+can keep the rest for later. A program of few values leaves a multiprocessor with too few loads in flight.
+
+A transposition reads rows and writes columns. A tile in shared memory lets both be whole sectors, but its column of 32
+values lies in one of the 32 banks, which serve a value each at a time. One more value a row moves the column over all
+banks. `pytest --ncu` shows sectors per request, conflicts of banks, the memory's rate and the occupancy.
 """
 
 from __future__ import annotations
@@ -54,6 +57,35 @@ def along(context: Context, along_rows: bool, block: int = BLOCK) -> Side:
     return Side(lambda x: scale(x, block, along_rows))
 
 
+def transposed(context: Context) -> Side:
+    return Side(lambda x: x.t().contiguous())
+
+
+# A program of 32 x 8 threads moves a tile of 32 x 32 values. PITCH is the length of a row of the tile.
+TRANSPOSE = """
+extern "C" __global__ void transpose(const float* from, float* to, int rows, int width) {
+    __shared__ float tile[32][PITCH];
+    const int x = threadIdx.x, y = threadIdx.y, column = 32 * blockIdx.x, row = 32 * blockIdx.y;
+    for (int i = y; i < 32; i += 8) tile[i][x] = from[(size_t)(row + i) * width + column + x];
+    __syncthreads();
+    for (int i = y; i < 32; i += 8) to[(size_t)(column + i) * rows + row + x] = tile[x][i];
+}
+"""
+
+
+def in_tiles(context: Context, pitch: int) -> Side:
+    """A kernel in CUDA C: Triton chooses the layout of shared memory by itself, and avoids the conflicts."""
+    kernel = torch.cuda._compile_kernel(TRANSPOSE.replace("PITCH", f"{pitch}"), "transpose")
+
+    def step(x: Tensor) -> Tensor:
+        rows, width = x.shape
+        result = x.new_empty(width, rows)
+        kernel(grid=(width // 32, rows // 32, 1), block=(32, 8, 1), args=[x, result, rows, width])
+        return result
+
+    return Side(step)
+
+
 def size(kind: str, rows: int) -> Size:
     """FLOPs: 2 per value. Bytes: each value read and written once."""
     values = rows * WIDTH[kind]
@@ -91,6 +123,22 @@ WORKLOADS: tuple[Workload, ...] = (
                 contract=NEAR_A_COPY,
             ),
             *(_of_block(block, gain) for block, gain in GAINS_OF_BLOCKS.items()),
+        ),
+    ),
+    Workload(
+        "memory-transpose",
+        transposed,
+        matrix,
+        {"cuda": size("cuda", 8192)},
+        (
+            Optimization("tiles", partial(in_tiles, pitch=32), {"cuda": 0.5}, why="32 values of a column share a bank"),
+            Optimization(
+                "padded-tiles",
+                partial(in_tiles, pitch=33),
+                {"cuda": 1.1},
+                compared_with="tiles",
+                contract={"cuda": Contract(limits=(Limit("copy_share", at_least=0.5),))},
+            ),
         ),
     ),
 )

@@ -59,6 +59,8 @@ NSYS_OPTIONS = (
     "--force-overwrite=true",
 )
 NCU_OPTIONS = (
+    "--set=basic",
+    "--section=MemoryWorkloadAnalysis_Tables",  # sectors per request, and conflicts of banks
     "--clock-control=none",  # the machine is not ours alone
     "--profile-from-start=off",
     "--graph-profiling=node",

@@ -181,7 +181,7 @@ def test_a_run_under_profiler_keeps_its_report_without_a_secret(project: Path, m
     assert f"PATH={project}:" in report  # so that a secret in it would be seen
     assert SECRET not in report
     words = (project / "words").read_text(encoding="utf-8").splitlines()
-    assert {"--nvtx", "--import-sass=no", "--profile-from-start=off", "--launch-count=30"} <= set(words)
+    assert {"--set=basic", "--nvtx", "--import-sass=no", "--profile-from-start=off", "--launch-count=30"} <= set(words)
     assert words[-4:] == ["-m", "pytest", "-k", "x"]
 
 
