@@ -75,9 +75,7 @@ def compare_bill(measurement: Measurement, record: Remembered | None) -> BillCha
 
 
 def _grown_counts(found: Counters, recorded: Counters) -> Iterator[tuple[str, Reason]]:
-    # The records of engines that have no such flag were counted before it was.
-    raced = found.get("autotuned") and (recorded.get("autotuned") or "engine_layers" in found)
-    for name in (*(() if raced else EXACT_UNLESS_AUTOTUNED), *EXACT):
+    for name in (*(() if found.get("autotuned") else EXACT_UNLESS_AUTOTUNED), *EXACT):
         if name in found and name in recorded and found[name] > _most(name, recorded[name], found[name]):
             yield name, Reason(ReasonCode.ITEM_GREW, {"item": name, "then": recorded[name], "now": found[name]})
 
