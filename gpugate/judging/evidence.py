@@ -78,7 +78,6 @@ class Evidence:
     timed: tuple[Summary, ...]
     failures: tuple[str, ...]
     unfit: str | None  # the reason for which times of this machine are no evidence
-    not_comparable: str | None  # why the outputs cannot be compared, so that nothing was timed
     not_engaged: str | None  # why the optimized side of some process did not engage, by its own account
     differences: tuple[str, ...]  # changes of the machine and its software since the record
     lacks_record: bool  # a gate has no record, or the record is of too few processes
@@ -210,8 +209,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
     impossible = impossible_rate(timed[0], summaries[0], result.size) if timed else None
     no_result = impossible or slowed_reference(timed[0] if timed else first)
     unseen = vanished_work(first, contract)
-    counted = [one for one in result.processes if _is_counted(one, contract)]
-    counted = [] if unseen or first not in counted else counted
+    counted = [one for one in result.processes if one.counters_missing is None or _has_limited(one, contract)]
     limits = record.current.wall_limits(record.checks) if record is not None else None
     walls = [_change(one, record.current, limits.control) for one in timed] if record and limits else []
     bills = tuple(compare_bill(one, record) for one in counted)
@@ -228,7 +226,6 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         timed=summaries,
         failures=tuple(dict.fromkeys(one.problem for one in result.attempts if one.problem)),
         unfit=result.unfit,
-        not_comparable=next((one.problem for one in first.differences if one.problem and not timed), None),
         not_engaged=next((one.not_engaged for one in result.processes if one.not_engaged is not None), None),
         differences=tuple(dict.fromkeys(changes)),
         lacks_record=mode is Mode.GATE if record is None else record.current.processes < MIN_PROCESSES,
@@ -247,21 +244,15 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         lagging=confirm([broken_limits(of_times, one) for one in counted]),
         broken=confirm([broken_limits(contract.limits, one) for one in counted]),
         unseen=(unseen,) if unseen is not None else (),
-        unchecked=first.counters_missing if _limited(contract) - first.optimized_counters.keys() else None,
+        unchecked=None if _has_limited(first, contract) else first.counters_missing,
         code=code,
         duet=duet_of(code) if code is not None else None,
     )
 
 
-def _limited(contract: Contract) -> set[str]:
-    """The counters that the contract limits."""
-    return {limit.counter for limit in (*contract.engaged, *contract.limits)}
-
-
-def _is_counted(one: Measurement, contract: Contract) -> bool:
-    """True for a process that was counted, or that has at least the counters that the contract limits."""
-    known = one.optimized_counters.keys()
-    return one.counters_missing is None or (bool(known) and _limited(contract) <= known)
+def _has_limited(one: Measurement, contract: Contract) -> bool:
+    """True for a process that has every counter which the contract limits."""
+    return {limit.counter for limit in (*contract.engaged, *contract.limits)} <= one.optimized_counters.keys()
 
 
 def _allow_chance(minimum: float, record: Remembered) -> float:

@@ -170,9 +170,10 @@ def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
     return Rule(lambda one: one.alone and one.failures and alarms(one), *unconfirmed)
 
 
+# Outputs that cannot be compared, too: nothing is timed or counted then.
+NO_PAIRS = Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.UNDECIDED, NextStep.MEASURE_LONGER)
 NO_TIMES = (
-    Rule(lambda one: one.not_comparable, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
-    Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.UNDECIDED, NextStep.MEASURE_LONGER),
+    NO_PAIRS,
     Rule(lambda one: one.is_impossible, lambda one: one.no_result, Outcome.UNDECIDED, NextStep.CHECK_SIZE),
     Rule(lambda one: one.no_result, lambda one: one.no_result, Outcome.UNDECIDED, NextStep.FREE_CORES),
     Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _mend),
@@ -228,13 +229,8 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
     ),
     "counters": (
         Rule(lambda one: one.not_engaged, ReasonCode.NOT_ENGAGED, Outcome.NOT_ENGAGED, _trace),
+        NO_PAIRS,
         Rule(lambda one: one.idle.sure, lambda one: one.idle.reasons, Outcome.NOT_ENGAGED, _trace),
-        Rule(
-            lambda one: not one.first.optimized_counters and one.first.counters_missing is None,
-            lambda one: _nothing(one.not_comparable),
-            Outcome.WRONG,
-            NextStep.REPEAT,
-        ),
         Rule(lambda one: one.unseen, lambda one: one.unseen, Outcome.UNDECIDED, NextStep.DECLARE_ENGAGEMENT),
         Rule(lambda one: one.unchecked, lambda one: _nothing(one.unchecked), Outcome.UNDECIDED, NextStep.USE_CUDA),
         _unless_confirmed(lambda one: one.costs_more),
