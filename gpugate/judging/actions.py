@@ -42,7 +42,7 @@ def next_action(evidence: Evidence, allowed: Allowed) -> Action:
     changes a wrong output, a side that did not engage, an unfit machine or an impossible time.
     """
     is_wrong = evidence.outputs.problems or evidence.inert or evidence.not_engaged is not None or evidence.idle.sure
-    if is_wrong or evidence.unfit is not None or evidence.is_impossible:
+    if is_wrong or evidence.unfit is not None or evidence.impossible:
         return Action.STOP
     may_confirm = len(evidence.result.attempts) + 1 < allowed.processes
     if may_confirm and _wants_result(evidence):
@@ -70,7 +70,7 @@ def _may_settle(evidence: Evidence) -> bool:
 def _wants_pairs(evidence: Evidence) -> bool:
     """Pairs are measured on once, before any further process, where the interval of this process is wider than what
     processes differ by."""
-    if evidence.result.attempts or evidence.first.attempts > 1 or not evidence.timed or evidence.no_result:
+    if evidence.result.attempts or evidence.first.attempts > 1 or not evidence.timed or evidence.slowed:
         return False
     values = (evidence.timed[0].speedup, evidence.timed[0].optimized_ms)
     widths = evidence.record.current.half_widths if evidence.record is not None else (0.0, 0.0)
@@ -84,7 +84,7 @@ def _wants_result(evidence: Evidence) -> bool:
     A process whose reference was slowed may be spoiled, and a fresh one is not.
     """
     alarms = evidence.promise_is == "missed" or evidence.costs_more
-    return bool(evidence.no_result) or (evidence.alone and alarms)
+    return bool(evidence.slowed) or (evidence.alone and alarms)
 
 
 def _wants_time(evidence: Evidence) -> bool:
@@ -100,7 +100,7 @@ def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:
     """A duet is measured once, of a case whose times alarm or are open, whose record would miss a slowdown of SHARP, or
     whose source changed. No duet decides about a case whose times are no result."""
     recorded = evidence.record is not None or evidence.result.cores_changed is not None
-    has_result = evidence.timed and not evidence.no_result
+    has_result = evidence.timed and not evidence.slowed
     if evidence.code is not None or not has_result or not (recorded or allowed.any_code):
         return False
     is_blunt = evidence.wall_limits is None or evidence.wall_limits.detectable > SHARP

@@ -82,8 +82,8 @@ class Evidence:
     differences: tuple[str, ...]  # changes of the machine and its software since the record
     lacks_record: bool  # a gate has no record, or the record is of too few processes
     slow_host: float | None  # the launch latency over the recorded one, where that is far above 1
-    no_result: tuple[Reason, ...]  # why the times are no result
-    is_impossible: bool  # a time is faster than the ceilings of the machine allow
+    impossible: tuple[Reason, ...]  # a time is faster than the ceilings of the machine allow
+    slowed: tuple[Reason, ...]  # the reference was slowed, in every process
     busy: float | None  # cores that other processes kept busy
     outputs: Outputs  # of the first process with a wrong one, else of this process
     speedup: Estimate | None
@@ -207,7 +207,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
     timed, contract = result.timed, promise.contract or Contract()
     summaries = tuple(result.summarize(one) for one in timed)
     impossible = impossible_rate(timed[0], summaries[0], result.size) if timed else None
-    no_result = impossible or slowed_reference(timed[0] if timed else first)
+    slowed = slowed_reference(timed[0] if timed else first)
     unseen = vanished_work(first, contract)
     counted = [one for one in result.processes if one.counters_missing is None or _has_limited(one, contract)]
     limits = record.current.wall_limits(record.checks) if record is not None else None
@@ -229,9 +229,9 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         not_engaged=next((one.not_engaged for one in result.processes if one.not_engaged is not None), None),
         differences=tuple(dict.fromkeys(changes)),
         lacks_record=mode is Mode.GATE if record is None else record.current.processes < MIN_PROCESSES,
-        slow_host=slow if slow is not None and slow > PROBE_RATIO and record is not None else None,
-        no_result=(no_result,) if no_result is not None else (),
-        is_impossible=impossible is not None,
+        slow_host=slow if slow is not None and slow > PROBE_RATIO else None,
+        impossible=(impossible,) if impossible is not None else (),
+        slowed=(slowed,) if slowed is not None else (),
         busy=busy_cores(first),
         outputs=next((one for one in outputs if one.problems), outputs[0]),
         speedup=find_middle([one.speedup for one in summaries]) if timed else None,

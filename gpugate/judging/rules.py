@@ -174,8 +174,8 @@ def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
 NO_PAIRS = Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.UNDECIDED, NextStep.MEASURE_LONGER)
 NO_TIMES = (
     NO_PAIRS,
-    Rule(lambda one: one.is_impossible, lambda one: one.no_result, Outcome.UNDECIDED, NextStep.CHECK_SIZE),
-    Rule(lambda one: one.no_result, lambda one: one.no_result, Outcome.UNDECIDED, NextStep.FREE_CORES),
+    Rule(lambda one: one.impossible, lambda one: one.impossible, Outcome.UNDECIDED, NextStep.CHECK_SIZE),
+    Rule(lambda one: one.slowed, lambda one: one.slowed, Outcome.UNDECIDED, NextStep.FREE_CORES),
     Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _mend),
 )
 RULES: Mapping[Check, tuple[Rule, ...]] = {

@@ -182,9 +182,8 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
         else:
             result.recorded_code = compare_code(session, case, result, report)
         evidence = _judge(session, result)
-    slowed = bool(evidence.no_result) and not evidence.is_impossible
     lasts = (result.measurement.lasting_slowdown or math.inf) > SLOWDOWN_ENDED
-    if slowed and lasts and (result.attempts or allowed.processes == 1):
+    if evidence.slowed and lasts and (result.attempts or allowed.processes == 1):
         session.unusable = f"{case.id} slowed {SPOILED}"
     if session.options.explain or any(verdict.needs_autopsy for verdict in result.verdicts):
         try:  # an autopsy decides no verdict, so that its failure is only a note
