@@ -55,11 +55,9 @@ class BillChange:
 def compare_bill(measurement: Measurement, record: Remembered | None) -> BillChange:
     """Compares the bill of one process with the record: counts with the largest recorded, times with the median."""
     leak, now = _find_leak(measurement), bills_of(measurement)
-    if record is None:
+    if record is None or now is None:
         return BillChange(grown=leak)
     grown = dict(_grown_counts(measurement.optimized_counters, record.optimized_counters)) | leak
-    if now is None:
-        return BillChange(grown=grown)
     recorded, changes = [one for one in record.current.bills if one is not None], set[int | None]()
     for name in TIMES:
         then, room = _find_comparable(name, now, recorded)

@@ -27,6 +27,7 @@ from gpugate.workload.counter_names import OF_TIME
 
 PromiseStand = Literal["", "kept", "open", "missed"]
 WallStand = Literal["", "slower", "open", "as recorded", "faster"]
+BillStand = Literal["grown", "unchanged", "not compared"]
 CodeStand = Literal["", "slower", "seems slower", "not slower", "undecided"]
 
 
@@ -139,13 +140,11 @@ class Evidence:
         return [reason for one in found if not one.sure for reason in one.reasons]
 
     @property
-    def has_no_bill(self) -> bool:
-        """True where no time of a bill is compared with the record, but counts alone."""
-        return self.record is not None and not any(one.compared for one in self.bills)
-
-    @property
-    def bill_holds(self) -> bool:
-        return any(one.compared for one in self.bills) and not self.grown.sure
+    def bill_is(self) -> BillStand:
+        """The bill beside the record: "not compared" where none of its times is, but counts alone."""
+        if self.grown.sure:
+            return "grown"
+        return "unchanged" if any(one.compared for one in self.bills) else "not compared"
 
     # The wall time, and the recorded code.
 
@@ -181,22 +180,22 @@ class Evidence:
         """True where more than the wall time shows a gain, or where nothing else could show it."""
         code_faster = self.duet is not None and self.duet.outcome is DuetOutcome.FASTER
         bill_fell = bool(self.bills) and all(one.fell for one in self.bills)
-        return code_faster or bill_fell or (self.has_no_bill and self.code_is != "not slower")
+        return code_faster or bill_fell or (self.bill_is != "unchanged" and self.code_is != "not slower")
 
     @property
     def only_the_machine(self) -> bool:
         """True for a wall time outside its tolerance that the code does not explain. On a slow host, a bill that holds
         shows that, too."""
-        same_code = self.code_is == "not slower" or (self.slow_host is not None and self.bill_holds)
+        same_code = self.code_is == "not slower" or (self.slow_host is not None and self.bill_is == "unchanged")
         return (self.not_within and same_code) or (self.wall_is == "faster" and not self.gained)
 
     @property
     def record_convicts(self) -> bool:
-        """True for a longer wall time with a grown bill, and for one where the record is all the evidence: no bill
-        holds, no duet was measured, the software is the same."""
+        """True for a longer wall time with a grown bill, and for one where the record is all the evidence: no time of a
+        bill is compared, no duet was measured, the software is the same."""
         same_software = self.record is not None and self.record.match == "exact"
-        alone = same_software and not self.bill_holds and self.duet is None
-        return self.wall_is == "slower" and (bool(self.grown.sure) or alone)
+        alone = same_software and self.bill_is == "not compared" and self.duet is None
+        return self.wall_is == "slower" and (self.bill_is == "grown" or alone)
 
 
 def gather(result: CaseResult, mode: Mode) -> Evidence:

@@ -73,9 +73,9 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
     times: Facts = {"processes": len(one.timed)}
     faster = one.speedup.median if one.speedup is not None and len(one.timed) == 2 else None
     promise: Facts = {**times, "allowed": one.allowed or None, "faster": faster}
-    duet: Facts = {"commit": code.commit, "problem": code.problem} if code is not None else {}
-    if code is not None and one.duet is not None:
-        duet = {"commit": code.commit, **_change_of(one.duet.ratio)}
+    duet: Facts = {}
+    if code is not None:
+        duet = {"commit": code.commit, **(_change_of(one.duet.ratio) if one.duet else {"problem": code.problem})}
     not_slower = "not slower" if one.duet is not None else "unchanged"
     pairs: Facts = {}
     if one.timed:
@@ -95,7 +95,7 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         **dict.fromkeys(OF_WALL, times),
         ReasonCode.WALL_OPEN: {**times, **(_change_of(one.wall) if one.wall is not None else {})},
         ReasonCode.THE_MACHINE: {
-            "bill": "unchanged" if one.bill_holds else "grown" if one.grown.sure else "not compared",
+            "bill": one.bill_is,
             "code": not_slower if one.code_is == "not slower" else None,
         },
         **dict.fromkeys(OF_CODE, duet),
@@ -223,7 +223,6 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.wall_is == "as recorded", ReasonCode.WALL_AS_RECORDED, Outcome.PASS),
         Rule(lambda one: one.code_is == "not slower", ReasonCode.CODE_NOT_SLOWER),
         Rule(lambda one: one.code_is == "undecided", ReasonCode.CODE_UNDECIDED),
-        Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
         Rule(lambda one: one.differences, ReasonCode.RECORD_DIFFERS),
         Rule(lambda one: one.busy and one.wall_is == "open", ReasonCode.OTHER_WORK),
     ),
@@ -241,6 +240,6 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.broken.sure, lambda one: one.broken.reasons, Outcome.REGRESSED, NextStep.REPEAT),
         Rule(lambda one: not one.costs_more and not one.broken_by_machine, ReasonCode.COUNTED, Outcome.PASS),
         Rule(lambda one: one.doubted, lambda one: one.doubted),
-        Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
+        Rule(lambda one: one.record and one.bill_is == "not compared", ReasonCode.NO_BILL),
     ),
 }
