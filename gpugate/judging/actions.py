@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,7 +13,7 @@ class Action(str, Enum):
     """The next measurement of a case."""
 
     STOP = "stop"
-    PAIRS = "pairs"  # more of them in this process
+    PAIRS = "pairs"  # more of them in this process, once and before any further one
     PROCESS = "process"  # a fresh one measures the case again
     DUET = "duet"  # with the recorded code
 
@@ -54,21 +53,12 @@ def next_action(evidence: Evidence, allowed: Allowed) -> Action:
     wall_is = evidence.wall_is if decides else ""
     is_loaded = evidence.result.device_kind == "cpu" and evidence.busy is not None
     is_open = "open" in (evidence.promise_is, wall_is) and not is_loaded
-    if allowed.pairs and is_open and _can_narrow(evidence):
+    is_first = not evidence.result.attempts and evidence.first.attempts == 1
+    if allowed.pairs and is_open and is_first:
         return Action.PAIRS
     # Without a record no gate passes the case, so an open time needs no further process.
     is_doubtful = wall_is == "slower" and (evidence.alone or evidence.doubted)
     return Action.PROCESS if may_confirm and (is_doubtful or (is_open and evidence.record)) else Action.STOP
-
-
-def _can_narrow(evidence: Evidence) -> bool:
-    """True once, before any further process, where an interval of this process is wider than what processes differ by:
-    more pairs narrow it."""
-    if evidence.result.attempts or evidence.first.attempts > 1 or evidence.slowed:
-        return False
-    values = (evidence.timed[0].speedup, evidence.timed[0].optimized_ms)
-    widths = evidence.record.current.half_widths if evidence.record is not None else (0.0, 0.0)
-    return any(one.high / one.low > 1.0001 * math.exp(2 * half) for one, half in zip(values, widths, strict=True))
 
 
 def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:

@@ -98,7 +98,6 @@ DUETS = Allowed(duet=True)
         (case(OPEN), Allowed(pairs=False), PROCESS),
         (case(SLOW), Allowed(processes=1), STOP),
         (case(SLOW, FAILED), Allowed(processes=2), STOP),
-        (case(measured(10.2)), Allowed(), PROCESS),  # as wide as recorded processes differ: pairs cannot narrow it
     ],
 )
 def test_a_session_with_duets_and_one_that_allows_less(found: CaseResult, allowed: Allowed, expected: Action) -> None:
