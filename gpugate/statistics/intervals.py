@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 from statistics import fmean
 from statistics import median as median_of
@@ -59,12 +58,6 @@ def time_interval(samples: Sequence[float]) -> Estimate:
     return Estimate(median_of(ordered), ordered[below], ordered[-1 - below])
 
 
-@cache
-def t_quantile(probability: float, degrees_of_freedom: float) -> float:
-    """Computes a quantile of Student's t distribution; cached, since judging needs a few quantiles again and again."""
-    return float(special.stdtrit(degrees_of_freedom, probability))
-
-
 class PairsMean(NamedTuple):
     """The log-ratio of one build or process, and the variance that the noise of its pairs alone gives it."""
 
@@ -107,7 +100,7 @@ class Means:
     def ratio(self) -> Estimate:
         """The ratio with the interval of Student's t about the mean, t(d0 + d) * sqrt(Q / (d0 + d) / n)."""
         standard_error = math.sqrt(self.squares / self.degrees_of_freedom / self.count)
-        half_width = t_quantile(CONFIDENCE, self.degrees_of_freedom) * standard_error
+        half_width = special.stdtrit(self.degrees_of_freedom, CONFIDENCE) * standard_error
         return Estimate(*(math.exp(self.mean + sign * half_width) for sign in (0, -1, 1)))
 
 
