@@ -191,11 +191,10 @@ class Evidence:
 
     @property
     def record_convicts(self) -> bool:
-        """True for a longer wall time with a grown bill, and for one where the record is all the evidence: no time of a
-        bill is compared, no duet was measured, the software is the same."""
+        """True for a longer wall time where the record is all the evidence: no bill holds, no duet was measured, the
+        software is the same."""
         same_software = self.record is not None and self.record.match == "exact"
-        alone = same_software and self.bill_is == "not compared" and self.duet is None
-        return self.wall_is == "slower" and (self.bill_is == "grown" or alone)
+        return self.wall_is == "slower" and self.bill_is != "unchanged" and self.duet is None and same_software
 
 
 def gather(result: CaseResult, mode: Mode) -> Evidence:
