@@ -83,8 +83,8 @@ class Evidence:
     differences: tuple[str, ...]  # changes of the machine and its software since the record
     lacks_record: bool  # a gate has no record, or the record is of too few processes
     slow_host: float | None  # the launch latency over the recorded one, where that is far above 1
-    impossible: tuple[Reason, ...]  # a time is faster than the ceilings of the machine allow
-    slowed: tuple[Reason, ...]  # the reference was slowed, in every process
+    impossible: Reason | None  # a time is faster than the ceilings of the machine allow
+    slowed: Reason | None  # the reference was slowed, in every process
     busy: float | None  # cores that other processes kept busy
     outputs: Outputs  # of the first process with a wrong one, else of this process
     speedup: Estimate | None
@@ -96,7 +96,7 @@ class Evidence:
     idle: Confirmed  # limits of counts that show that the optimization did not happen
     lagging: Confirmed  # the same of times, which a slow host can break, too
     broken: Confirmed  # other limits
-    unseen: tuple[Reason, ...]  # work of the reference that was not seen of the optimized side
+    unseen: Reason | None  # work of the reference that was not seen of the optimized side
     unchecked: str | None  # why counters that the contract limits are missing
     code: RecordedCode | None
     duet: Duet | None
@@ -204,9 +204,6 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         raise ValueError(f"{result.case_id} was not measured: there is nothing to decide")
     timed, contract = result.timed, promise.contract or Contract()
     summaries = tuple(result.summarize(one) for one in timed)
-    impossible = impossible_rate(timed[0], summaries[0], result.size) if timed else None
-    slowed = slowed_reference(timed[0] if timed else first)
-    unseen = vanished_work(first, contract)
     counted = [one for one in result.processes if one.counters_missing is None or _has_limited(one, contract)]
     limits = record.current.wall_limits(record.checks) if record is not None else None
     walls = [_change(one, record.current, limits.control) for one in timed] if record and limits else []
@@ -228,8 +225,8 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         differences=tuple(dict.fromkeys(changes)),
         lacks_record=mode is Mode.GATE if record is None else record.current.processes < MIN_PROCESSES,
         slow_host=slow if slow is not None and slow > PROBE_RATIO else None,
-        impossible=(impossible,) if impossible is not None else (),
-        slowed=(slowed,) if slowed is not None else (),
+        impossible=impossible_rate(timed[0], summaries[0], result.size) if timed else None,
+        slowed=slowed_reference(timed[0] if timed else first),
         busy=busy_cores(first),
         outputs=next((one for one in outputs if one.problems), outputs[0]),
         speedup=find_middle([one.speedup for one in summaries]) if timed else None,
@@ -241,7 +238,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         idle=confirm([broken_limits(of_counts, one) for one in counted], needed=1),
         lagging=confirm([broken_limits(of_times, one) for one in counted]),
         broken=confirm([broken_limits(contract.limits, one) for one in counted]),
-        unseen=(unseen,) if unseen is not None else (),
+        unseen=vanished_work(first, contract),
         unchecked=None if _has_limited(first, contract) else first.counters_missing,
         code=code,
         duet=duet_of(code) if code is not None else None,

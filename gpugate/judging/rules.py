@@ -32,7 +32,7 @@ class Rule:
     """
 
     applies: Callable[[Evidence], object]
-    reasons: ReasonCode | Callable[[Evidence], Sequence[Reason]]
+    reasons: ReasonCode | Callable[[Evidence], Sequence[Reason | None]]
     outcome: Outcome | None = None
     next_step: NextStep | Callable[[Evidence], NextStep | None] | None = None
 
@@ -59,10 +59,10 @@ def _decide_check(
     for rule in (deciding, *applying):
         if isinstance(rule.reasons, ReasonCode):
             known = {name: value for name, value in facts.get(rule.reasons, {}).items() if value is not None}
-            reasons: Sequence[Reason] = [Reason(rule.reasons, known)]
+            reasons: Sequence[Reason | None] = [Reason(rule.reasons, known)]
         else:
             reasons = rule.reasons(evidence)
-        found += [reason for reason in reasons if reason not in found]
+        found += [reason for reason in reasons if reason is not None and reason not in found]
     step = deciding.next_step(evidence) if callable(deciding.next_step) else deciding.next_step
     return Verdict(check, evidence.result.case_id, deciding.outcome, tuple(found), step, numbers)
 
@@ -174,8 +174,8 @@ def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
 NO_PAIRS = Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.UNDECIDED, NextStep.MEASURE_LONGER)
 NO_TIMES = (
     NO_PAIRS,
-    Rule(lambda one: one.impossible, lambda one: one.impossible, Outcome.UNDECIDED, NextStep.CHECK_SIZE),
-    Rule(lambda one: one.slowed, lambda one: one.slowed, Outcome.UNDECIDED, NextStep.FREE_CORES),
+    Rule(lambda one: one.impossible, lambda one: [one.impossible], Outcome.UNDECIDED, NextStep.CHECK_SIZE),
+    Rule(lambda one: one.slowed, lambda one: [one.slowed], Outcome.UNDECIDED, NextStep.FREE_CORES),
     Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _mend),
 )
 RULES: Mapping[Check, tuple[Rule, ...]] = {
@@ -230,7 +230,7 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.not_engaged, ReasonCode.NOT_ENGAGED, Outcome.NOT_ENGAGED, _trace),
         NO_PAIRS,
         Rule(lambda one: one.idle.sure, lambda one: one.idle.reasons, Outcome.NOT_ENGAGED, _trace),
-        Rule(lambda one: one.unseen, lambda one: one.unseen, Outcome.UNDECIDED, NextStep.DECLARE_ENGAGEMENT),
+        Rule(lambda one: one.unseen, lambda one: [one.unseen], Outcome.UNDECIDED, NextStep.DECLARE_ENGAGEMENT),
         Rule(lambda one: one.unchecked, lambda one: _nothing(one.unchecked), Outcome.UNDECIDED, NextStep.USE_CUDA),
         _unless_confirmed(lambda one: one.costs_more),
         Rule(lambda one: one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, NextStep.REPEAT),
