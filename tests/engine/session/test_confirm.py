@@ -128,16 +128,12 @@ def test_a_duet_that_is_cut_off_at_half_of_the_time_names_its_case(tmp_path: Pat
     assert (doubt.left_out, doubt.find_left_s(session.elapsed_s) > 0) == ([CASE.id], True)
 
 
-@pytest.mark.parametrize(
-    ("against", "recorded", "duet"),
-    [("off", True, False), ("auto", True, True), ("auto", False, False), ("main", False, True)],
-)
-def test_a_duet_needs_a_record_or_code_that_the_user_names(
-    tmp_path: Path, against: str, recorded: bool, duet: bool
-) -> None:
-    found: Any = SimpleNamespace(remembered=None, cores_changed=CoresChanged(8, 4) if recorded else None)
-    allowed = measure_case._allow(made_up_session(tmp_path, against=against), found, 1.0, has_changed=False)
-    assert allowed.duet is duet
+def test_a_duet_needs_a_record_or_code_that_the_user_names(tmp_path: Path) -> None:
+    recorded: Any = SimpleNamespace(remembered=None, cores_changed=CoresChanged(8, 4))
+    new: Any = SimpleNamespace(remembered=None, cores_changed=None)
+    for against, case, duet in (("off", recorded, 0), ("auto", recorded, 1), ("auto", new, 0), ("main", new, 1)):
+        allowed = measure_case._allow(made_up_session(tmp_path, against=against), case, 1.0, has_changed=False)
+        assert allowed.duet is bool(duet)
 
 
 def add_zeta(project: TinyProject) -> None:
