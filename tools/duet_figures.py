@@ -58,9 +58,9 @@ STORED = """# Trials of duets
 
 ## Stored trials, as they are
 
-The processes of each trial are judged by the rule of today, which takes them one after another. The trials ended when
-an older rule had decided: one that is UNDECIDED here would have got further processes, up to {most}. The numbers of the
-rule were chosen on the trials of CPUs (`cpu` and `xeon`), so that the rows of GPUs (`h100` and `h200`) test them.
+All processes of each trial are judged by the rule of today. The trials ended when an older rule had decided: one that
+is UNDECIDED here would have got further processes, up to {most}. The numbers of the rule were chosen on the trials of
+CPUs (`cpu` and `xeon`), so that the rows of GPUs (`h100` and `h200`) test them.
 
 {table}
 

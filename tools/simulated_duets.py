@@ -23,8 +23,8 @@ import numpy.typing as npt
 from gpugate.judging.duet import plan
 from gpugate.measurement.record import Measurement, Process
 from gpugate.results.duet import DuetSize
-from gpugate.statistics.intervals import ProcessMean, mean_of_pairs
-from gpugate.statistics.sequential import MOST_PROCESSES, collect_evidence, decide, decide_in_turn, is_alarming
+from gpugate.statistics.intervals import PairsMean, collect_means, mean_of_pairs
+from gpugate.statistics.sequential import MOST_PROCESSES, decide, is_alarming
 from tools.trust.duets import DuetTrial
 
 Numbers = npt.NDArray[np.float64]
@@ -209,7 +209,7 @@ def simulate(
     decisions: dict[str, int] = {}
     taken = 0
     for _ in range(count):
-        found = decide_in_turn(draw_processes(noise, size, math.log1p(slowdown), most, draw, goes_on))
+        found = collect_means(draw_processes(noise, size, math.log1p(slowdown), most, draw, goes_on))
         decision = decide(found)
         decisions[decision] = decisions.get(decision, 0) + 1
         taken += found.count
@@ -218,11 +218,11 @@ def simulate(
 
 def draw_processes(
     noise: CaseNoise, size: DuetSize, log_ratio: float, count: int, draw: np.random.Generator, goes_on: bool = False
-) -> list[ProcessMean]:
+) -> list[PairsMean]:
     """Draws the processes of one duet, until the test decides."""
     of_process = draw.choice(GRID, p=noise.processes)
     of_build = 0.0 if noise.builds is None else draw.choice(GRID, p=noise.builds)
-    found: list[ProcessMean] = []
+    found: list[PairsMean] = []
     while not found or _takes_another(found, count, goes_on):
         mean = log_ratio + of_process * draw.standard_normal()
         builds = mean + of_build * draw.standard_normal((size.builds, 1))
@@ -231,6 +231,6 @@ def draw_processes(
     return found
 
 
-def _takes_another(found: Sequence[ProcessMean], count: int, goes_on: bool) -> bool:
-    means = collect_evidence(found)
+def _takes_another(found: Sequence[PairsMean], count: int, goes_on: bool) -> bool:
+    means = collect_means(found)
     return decide(means) == "undecided" and (means.count < count or (goes_on and is_alarming(means)))

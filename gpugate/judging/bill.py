@@ -1,10 +1,9 @@
 """The bill of a step against its record and its contract: every item that grew, and every limit that is broken. Pure.
 
-A count repeats exactly. A time of the device or of the CPU is compared twice: by itself, and after it is divided by the
-reference's own item, which the same card, clock and cores took in the same process. It grew only where both comparisons
-show it. Another card moves both sides alike, and the second comparison acquits; a reference that became faster by
-itself, such as by another choice of cuDNN, moves the second alone, and the first acquits. Of CPU time, which differs
-between hosts, half of the rise by itself is enough. docs/verdicts.md has the figures of unchanged code.
+A count repeats exactly. A time of the device or of the CPU is compared beside the reference's own item, which the same
+card, clock and cores took in the same process: it grew where the ratio of both did, and where more than half of that
+rise is its own. Another card moves both sides alike, and not their ratio; a reference that became faster by itself,
+such as by another choice of cuDNN, moves the ratio alone. results/bill.md has the figures of unchanged code.
 """
 
 from __future__ import annotations
@@ -56,11 +55,9 @@ class BillChange:
 def compare_bill(measurement: Measurement, record: Remembered | None) -> BillChange:
     """Compares the bill of one process with the record: counts with the largest recorded, times with the median."""
     leak, now = _find_leak(measurement), bills_of(measurement)
-    if record is None:
+    if record is None or now is None:
         return BillChange(grown=leak)
     grown = dict(_grown_counts(measurement.optimized_counters, record.optimized_counters)) | leak
-    if now is None:
-        return BillChange(grown=grown)
     recorded, changes = [one for one in record.current.bills if one is not None], set[int | None]()
     for name in TIMES:
         then, room = _find_comparable(name, now, recorded)
@@ -76,9 +73,7 @@ def compare_bill(measurement: Measurement, record: Remembered | None) -> BillCha
 
 
 def _grown_counts(found: Counters, recorded: Counters) -> Iterator[tuple[str, Reason]]:
-    # The records of engines that have no such flag were counted before it was.
-    raced = found.get("autotuned") and (recorded.get("autotuned") or "engine_layers" in found)
-    for name in (*(() if raced else EXACT_UNLESS_AUTOTUNED), *EXACT):
+    for name in (*(() if found.get("autotuned") else EXACT_UNLESS_AUTOTUNED), *EXACT):
         if name in found and name in recorded and found[name] > _most(name, recorded[name], found[name]):
             yield name, Reason(ReasonCode.ITEM_GREW, {"item": name, "then": recorded[name], "now": found[name]})
 
@@ -115,18 +110,14 @@ def has_kernels_of(now: Bill, then: Bill) -> bool:
 
 
 def _compare(name: str, now: Bills, then: Sequence[Bills], room: float) -> int | None:
-    """1 where a time grew by itself, and beside the reference's where enough processes have that, -1 where it fell in
-    both, else 0. None where this process or too few recorded ones have the time.
-
-    CPU time differs between hosts, and three times less beside the reference's (results/bill.md): a change beside it
-    counts where half of it is the side's own, however much the recorded hosts differ.
-    """
-    logs = [(_log_time(one.optimized, name), _log_time(one.reference, name)) for one in (now, *then)]
-    ours, ratios = [own for own, _ in logs], [own - theirs for own, theirs in logs]
-    own, beside = _find_change(ours, room), _find_change(ratios, room)
-    if name == "cpu_ms" and beside:
-        return beside if beside * _change(ours) > 0.5 * abs(_change(ratios)) else 0
-    return own if own is None or beside in (None, own) else 0
+    """1 where a time grew, -1 where it fell, else 0: beside the reference's, else by itself, where enough processes
+    have it. None where this process or too few recorded ones have the time."""
+    ours = [_log_time(one.optimized, name) for one in (now, *then)]
+    ratios = [own - _log_time(one.reference, name) for own, one in zip(ours, (now, *then), strict=True)]
+    beside = _find_change(ratios, room)
+    if beside is None:
+        return _find_change(ours, room)
+    return beside if beside * _change(ours) > 0.5 * abs(_change(ratios)) else 0
 
 
 def _find_change(logs: Sequence[float], same: float) -> int | None:

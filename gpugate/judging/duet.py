@@ -10,13 +10,13 @@ from gpugate.judging.bill import TIMES
 from gpugate.measurement.record import Counters, Measurement, Process
 from gpugate.measurement.settings import FEWEST_PAIRS, Settings
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSize
-from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, ProcessMean, mean_of_pairs
-from gpugate.statistics.sequential import collect_evidence, decide, decide_in_turn, detectable_change, is_alarming
+from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, PairsMean, collect_means, mean_of_pairs
+from gpugate.statistics.sequential import decide, detectable_change, is_alarming
 
 BUDGET_S = 15.0  # of sampling a case in a process of a duet
 
 
-def mean_of(measurement: Measurement, swapped: bool) -> ProcessMean:
+def mean_of(measurement: Measurement, swapped: bool) -> PairsMean:
     """The log of the head's time over the base's in one process. Raises ValueError for a measurement without pairs.
 
     In a swapped process the head is the reference, so that what the engine does to one role cancels.
@@ -25,16 +25,16 @@ def mean_of(measurement: Measurement, swapped: bool) -> ProcessMean:
 
 
 def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
-    """The duet of one case, by the processes until the test decides. Raises ValueError where none measured a pair."""
+    """The duet of one case, by all processes that measured it. Raises ValueError where none measured a pair."""
     measured = [(one.measured[case_id], one.swapped) for one in processes if case_id in one.measured]
     means = [mean_of(measurement, swapped) for measurement, swapped in measured if measurement.pairs]
-    found = decide_in_turn(means)
+    found = collect_means(means)
     outcome = DuetOutcome[decide(found).upper()]
     return Duet(
         case_id=case_id,
         outcome=outcome,
         ratio=found.ratio,
-        processes=tuple(collect_evidence([one]).ratio for one in means[: found.count]),
+        processes=tuple(collect_means([one]).ratio for one in means),
         detectable=detectable_change(found),
         relative_l2=max((one.relative_l2 for measurement, _ in measured for one in measurement.differences), default=0),
         base=_version(measured, is_head=False),

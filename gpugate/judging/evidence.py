@@ -27,6 +27,7 @@ from gpugate.workload.counter_names import OF_TIME
 
 PromiseStand = Literal["", "kept", "open", "missed"]
 WallStand = Literal["", "slower", "open", "as recorded", "faster"]
+BillStand = Literal["grown", "unchanged", "not compared"]
 CodeStand = Literal["", "slower", "seems slower", "not slower", "undecided"]
 
 
@@ -78,13 +79,12 @@ class Evidence:
     timed: tuple[Summary, ...]
     failures: tuple[str, ...]
     unfit: str | None  # the reason for which times of this machine are no evidence
-    not_comparable: str | None  # why the outputs cannot be compared, so that nothing was timed
     not_engaged: str | None  # why the optimized side of some process did not engage, by its own account
     differences: tuple[str, ...]  # changes of the machine and its software since the record
     lacks_record: bool  # a gate has no record, or the record is of too few processes
     slow_host: float | None  # the launch latency over the recorded one, where that is far above 1
-    no_result: tuple[Reason, ...]  # why the times are no result
-    is_impossible: bool  # a time is faster than the ceilings of the machine allow
+    impossible: Reason | None  # a time is faster than the ceilings of the machine allow
+    slowed: Reason | None  # the reference was slowed, in every process
     busy: float | None  # cores that other processes kept busy
     outputs: Outputs  # of the first process with a wrong one, else of this process
     speedup: Estimate | None
@@ -96,7 +96,7 @@ class Evidence:
     idle: Confirmed  # limits of counts that show that the optimization did not happen
     lagging: Confirmed  # the same of times, which a slow host can break, too
     broken: Confirmed  # other limits
-    unseen: tuple[Reason, ...]  # work of the reference that was not seen of the optimized side
+    unseen: Reason | None  # work of the reference that was not seen of the optimized side
     unchecked: str | None  # why counters that the contract limits are missing
     code: RecordedCode | None
     duet: Duet | None
@@ -140,13 +140,11 @@ class Evidence:
         return [reason for one in found if not one.sure for reason in one.reasons]
 
     @property
-    def has_no_bill(self) -> bool:
-        """True where no time of a bill is compared with the record, but counts alone."""
-        return self.record is not None and not any(one.compared for one in self.bills)
-
-    @property
-    def bill_holds(self) -> bool:
-        return any(one.compared for one in self.bills) and not self.grown.sure
+    def bill_is(self) -> BillStand:
+        """The bill beside the record: "not compared" where none of its times is, but counts alone."""
+        if self.grown.sure:
+            return "grown"
+        return "unchanged" if any(one.compared for one in self.bills) else "not compared"
 
     # The wall time, and the recorded code.
 
@@ -182,22 +180,21 @@ class Evidence:
         """True where more than the wall time shows a gain, or where nothing else could show it."""
         code_faster = self.duet is not None and self.duet.outcome is DuetOutcome.FASTER
         bill_fell = bool(self.bills) and all(one.fell for one in self.bills)
-        return code_faster or bill_fell or (self.has_no_bill and self.code_is != "not slower")
+        return code_faster or bill_fell or (self.bill_is != "unchanged" and self.code_is != "not slower")
 
     @property
     def only_the_machine(self) -> bool:
         """True for a wall time outside its tolerance that the code does not explain. On a slow host, a bill that holds
         shows that, too."""
-        same_code = self.code_is == "not slower" or (self.slow_host is not None and self.bill_holds)
+        same_code = self.code_is == "not slower" or (self.slow_host is not None and self.bill_is == "unchanged")
         return (self.not_within and same_code) or (self.wall_is == "faster" and not self.gained)
 
     @property
     def record_convicts(self) -> bool:
-        """True for a longer wall time with a grown bill, and for one where the record is all the evidence: no bill
-        holds, no duet was measured, the software is the same."""
+        """True for a longer wall time where the record is all the evidence: no bill holds, no duet was measured, the
+        software is the same."""
         same_software = self.record is not None and self.record.match == "exact"
-        alone = same_software and not self.bill_holds and self.duet is None
-        return self.wall_is == "slower" and (bool(self.grown.sure) or alone)
+        return self.wall_is == "slower" and self.bill_is != "unchanged" and self.duet is None and same_software
 
 
 def gather(result: CaseResult, mode: Mode) -> Evidence:
@@ -207,11 +204,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         raise ValueError(f"{result.case_id} was not measured: there is nothing to decide")
     timed, contract = result.timed, promise.contract or Contract()
     summaries = tuple(result.summarize(one) for one in timed)
-    impossible = impossible_rate(timed[0], summaries[0], result.size) if timed else None
-    no_result = impossible or slowed_reference(timed[0] if timed else first)
-    unseen = vanished_work(first, contract)
-    counted = [one for one in result.processes if _is_counted(one, contract)]
-    counted = [] if unseen or first not in counted else counted
+    counted = [one for one in result.processes if one.counters_missing is None or _has_limited(one, contract)]
     limits = record.current.wall_limits(record.checks) if record is not None else None
     walls = [_change(one, record.current, limits.control) for one in timed] if record and limits else []
     bills = tuple(compare_bill(one, record) for one in counted)
@@ -228,13 +221,12 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         timed=summaries,
         failures=tuple(dict.fromkeys(one.problem for one in result.attempts if one.problem)),
         unfit=result.unfit,
-        not_comparable=next((one.problem for one in first.differences if one.problem and not timed), None),
         not_engaged=next((one.not_engaged for one in result.processes if one.not_engaged is not None), None),
         differences=tuple(dict.fromkeys(changes)),
         lacks_record=mode is Mode.GATE if record is None else record.current.processes < MIN_PROCESSES,
-        slow_host=slow if slow is not None and slow > PROBE_RATIO and record is not None else None,
-        no_result=(no_result,) if no_result is not None else (),
-        is_impossible=impossible is not None,
+        slow_host=slow if slow is not None and slow > PROBE_RATIO else None,
+        impossible=impossible_rate(timed[0], summaries[0], result.size) if timed else None,
+        slowed=slowed_reference(timed[0] if timed else first),
         busy=busy_cores(first),
         outputs=next((one for one in outputs if one.problems), outputs[0]),
         speedup=find_middle([one.speedup for one in summaries]) if timed else None,
@@ -246,22 +238,16 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         idle=confirm([broken_limits(of_counts, one) for one in counted], needed=1),
         lagging=confirm([broken_limits(of_times, one) for one in counted]),
         broken=confirm([broken_limits(contract.limits, one) for one in counted]),
-        unseen=(unseen,) if unseen is not None else (),
-        unchecked=first.counters_missing if _limited(contract) - first.optimized_counters.keys() else None,
+        unseen=vanished_work(first, contract),
+        unchecked=None if _has_limited(first, contract) else first.counters_missing,
         code=code,
         duet=duet_of(code) if code is not None else None,
     )
 
 
-def _limited(contract: Contract) -> set[str]:
-    """The counters that the contract limits."""
-    return {limit.counter for limit in (*contract.engaged, *contract.limits)}
-
-
-def _is_counted(one: Measurement, contract: Contract) -> bool:
-    """True for a process that was counted, or that has at least the counters that the contract limits."""
-    known = one.optimized_counters.keys()
-    return one.counters_missing is None or (bool(known) and _limited(contract) <= known)
+def _has_limited(one: Measurement, contract: Contract) -> bool:
+    """True for a process that has every counter which the contract limits."""
+    return {limit.counter for limit in (*contract.engaged, *contract.limits)} <= one.optimized_counters.keys()
 
 
 def _allow_chance(minimum: float, record: Remembered) -> float:

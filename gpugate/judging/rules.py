@@ -32,7 +32,7 @@ class Rule:
     """
 
     applies: Callable[[Evidence], object]
-    reasons: ReasonCode | Callable[[Evidence], Sequence[Reason]]
+    reasons: ReasonCode | Callable[[Evidence], Sequence[Reason | None]]
     outcome: Outcome | None = None
     next_step: NextStep | Callable[[Evidence], NextStep | None] | None = None
 
@@ -59,10 +59,10 @@ def _decide_check(
     for rule in (deciding, *applying):
         if isinstance(rule.reasons, ReasonCode):
             known = {name: value for name, value in facts.get(rule.reasons, {}).items() if value is not None}
-            reasons: Sequence[Reason] = [Reason(rule.reasons, known)]
+            reasons: Sequence[Reason | None] = [Reason(rule.reasons, known)]
         else:
             reasons = rule.reasons(evidence)
-        found += [reason for reason in reasons if reason not in found]
+        found += [reason for reason in reasons if reason is not None and reason not in found]
     step = deciding.next_step(evidence) if callable(deciding.next_step) else deciding.next_step
     return Verdict(check, evidence.result.case_id, deciding.outcome, tuple(found), step, numbers)
 
@@ -73,9 +73,9 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
     times: Facts = {"processes": len(one.timed)}
     faster = one.speedup.median if one.speedup is not None and len(one.timed) == 2 else None
     promise: Facts = {**times, "allowed": one.allowed or None, "faster": faster}
-    duet: Facts = {"commit": code.commit, "problem": code.problem} if code is not None else {}
-    if code is not None and one.duet is not None:
-        duet = {"commit": code.commit, **_change_of(one.duet.ratio)}
+    duet: Facts = {}
+    if code is not None:
+        duet = {"commit": code.commit, **(_change_of(one.duet.ratio) if one.duet else {"problem": code.problem})}
     not_slower = "not slower" if one.duet is not None else "unchanged"
     pairs: Facts = {}
     if one.timed:
@@ -95,7 +95,7 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         **dict.fromkeys(OF_WALL, times),
         ReasonCode.WALL_OPEN: {**times, **(_change_of(one.wall) if one.wall is not None else {})},
         ReasonCode.THE_MACHINE: {
-            "bill": "unchanged" if one.bill_holds else "grown" if one.grown.sure else "not compared",
+            "bill": one.bill_is,
             "code": not_slower if one.code_is == "not slower" else None,
         },
         **dict.fromkeys(OF_CODE, duet),
@@ -170,11 +170,12 @@ def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
     return Rule(lambda one: one.alone and one.failures and alarms(one), *unconfirmed)
 
 
+# Outputs that cannot be compared, too: nothing is timed or counted then.
+NO_PAIRS = Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.UNDECIDED, NextStep.MEASURE_LONGER)
 NO_TIMES = (
-    Rule(lambda one: one.not_comparable, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
-    Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.UNDECIDED, NextStep.MEASURE_LONGER),
-    Rule(lambda one: one.is_impossible, lambda one: one.no_result, Outcome.UNDECIDED, NextStep.CHECK_SIZE),
-    Rule(lambda one: one.no_result, lambda one: one.no_result, Outcome.UNDECIDED, NextStep.FREE_CORES),
+    NO_PAIRS,
+    Rule(lambda one: one.impossible, lambda one: [one.impossible], Outcome.UNDECIDED, NextStep.CHECK_SIZE),
+    Rule(lambda one: one.slowed, lambda one: [one.slowed], Outcome.UNDECIDED, NextStep.FREE_CORES),
     Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _mend),
 )
 RULES: Mapping[Check, tuple[Rule, ...]] = {
@@ -222,21 +223,15 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.wall_is == "as recorded", ReasonCode.WALL_AS_RECORDED, Outcome.PASS),
         Rule(lambda one: one.code_is == "not slower", ReasonCode.CODE_NOT_SLOWER),
         Rule(lambda one: one.code_is == "undecided", ReasonCode.CODE_UNDECIDED),
-        Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
         Rule(lambda one: one.differences, ReasonCode.RECORD_DIFFERS),
         Rule(lambda one: one.busy and one.wall_is == "open", ReasonCode.OTHER_WORK),
     ),
     "counters": (
         Rule(lambda one: one.not_engaged, ReasonCode.NOT_ENGAGED, Outcome.NOT_ENGAGED, _trace),
-        Rule(lambda one: one.idle.sure, lambda one: one.idle.reasons, Outcome.NOT_ENGAGED, _trace),
-        Rule(
-            lambda one: not one.first.optimized_counters and one.first.counters_missing is None,
-            lambda one: _nothing(one.not_comparable),
-            Outcome.WRONG,
-            NextStep.REPEAT,
-        ),
-        Rule(lambda one: one.unseen, lambda one: one.unseen, Outcome.UNDECIDED, NextStep.DECLARE_ENGAGEMENT),
+        NO_PAIRS,
+        Rule(lambda one: one.unseen, lambda one: [one.unseen], Outcome.UNDECIDED, NextStep.DECLARE_ENGAGEMENT),
         Rule(lambda one: one.unchecked, lambda one: _nothing(one.unchecked), Outcome.UNDECIDED, NextStep.USE_CUDA),
+        Rule(lambda one: one.idle.sure, lambda one: one.idle.reasons, Outcome.NOT_ENGAGED, _trace),
         _unless_confirmed(lambda one: one.costs_more),
         Rule(lambda one: one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, NextStep.REPEAT),
         Rule(lambda one: one.broken_by_machine and one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _mend),
@@ -245,6 +240,6 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.broken.sure, lambda one: one.broken.reasons, Outcome.REGRESSED, NextStep.REPEAT),
         Rule(lambda one: not one.costs_more and not one.broken_by_machine, ReasonCode.COUNTED, Outcome.PASS),
         Rule(lambda one: one.doubted, lambda one: one.doubted),
-        Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
+        Rule(lambda one: one.record and one.bill_is == "not compared", ReasonCode.NO_BILL),
     ),
 }

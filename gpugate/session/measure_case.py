@@ -161,7 +161,7 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
     _forget_other_reference(session, result)
     _check_machine(session, result, result.measurement)
     evidence = _judge(session, result)
-    allowed = _allow(session, result.measurement.wall_s + longer.budget_s, has_changed)
+    allowed = _allow(session, result, result.measurement.wall_s + longer.budget_s, has_changed)
     while (action := next_action(evidence, allowed)) is not Action.STOP:
         if action is Action.PAIRS:
             more = measure_here(session, case, longer, report)
@@ -182,9 +182,8 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
         else:
             result.recorded_code = compare_code(session, case, result, report)
         evidence = _judge(session, result)
-    slowed = bool(evidence.no_result) and not evidence.is_impossible
     lasts = (result.measurement.lasting_slowdown or math.inf) > SLOWDOWN_ENDED
-    if slowed and lasts and (result.attempts or allowed.processes == 1):
+    if evidence.slowed and lasts and (result.attempts or allowed.processes == 1):
         session.unusable = f"{case.id} slowed {SPOILED}"
     if session.options.explain or any(verdict.needs_autopsy for verdict in result.verdicts):
         try:  # an autopsy decides no verdict, so that its failure is only a note
@@ -195,19 +194,20 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
             session.notes.add(f"{case.id} was not explained ({type(error).__name__}: {error})")
 
 
-def _allow(session: PerfSession, more_s: float, has_changed: bool) -> Allowed:
+def _allow(session: PerfSession, result: CaseResult, more_s: float, has_changed: bool) -> Allowed:
     """The measurements of a case that the session allows, after its first one; more pairs take `more_s`.
 
-    A process that is recorded, that measures for another one, or that is the only one takes no further pairs.
+    A process that is recorded, that measures for another one, or that is the only one takes no further pairs. A case
+    without a record is compared only with code that the user names.
     """
     against, looks = session.options.against, session.result.mode is Mode.DEVELOPER
     processes = session.options.deciding_processes
+    is_recorded = result.remembered is not None or result.cores_changed is not None
     has_time = session.shared_s is None or not looks or session.doubt.affords_pairs(more_s, session.elapsed_s)
     return Allowed(
         pairs=processes > 1 and has_time,
         processes=processes,
-        duet=against != OFF,
-        any_code=against not in (AUTO, OFF),
+        duet=is_recorded if against == AUTO else against != OFF,
         changed=has_changed,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 from statistics import fmean
 from statistics import median as median_of
@@ -59,20 +58,14 @@ def time_interval(samples: Sequence[float]) -> Estimate:
     return Estimate(median_of(ordered), ordered[below], ordered[-1 - below])
 
 
-@cache
-def t_quantile(probability: float, degrees_of_freedom: float) -> float:
-    """Computes a quantile of Student's t distribution; cached, since judging needs a few quantiles again and again."""
-    return float(special.stdtrit(degrees_of_freedom, probability))
-
-
-class ProcessMean(NamedTuple):
-    """The log-ratio of one process, and the variance that the noise of its pairs alone gives it."""
+class PairsMean(NamedTuple):
+    """The log-ratio of one build or process, and the variance that the noise of its pairs alone gives it."""
 
     log_ratio: float
     variance: float
 
 
-def mean_of_pairs(log_ratios: Iterable[Sequence[float]]) -> ProcessMean:
+def mean_of_pairs(log_ratios: Iterable[Sequence[float]]) -> PairsMean:
     """Computes the median of all pairs of a process, with its variance: that of many pairs, which is never too small.
 
     Each sequence has the pairs of one build, which has lost a degree of freedom to its median: without it, builds of
@@ -84,7 +77,7 @@ def mean_of_pairs(log_ratios: Iterable[Sequence[float]]) -> ProcessMean:
     residuals = residuals_within(builds)
     # The variance of the median of many values is pi / 2 times that of their mean.
     variance = math.pi / 2 * robust_spread(residuals) ** 2 / max(len(builds), len(residuals) - len(builds))
-    return ProcessMean(median_of(chain.from_iterable(builds)), variance)
+    return PairsMean(median_of(chain.from_iterable(builds)), variance)
 
 
 @dataclass(frozen=True)
@@ -107,16 +100,16 @@ class Means:
     def ratio(self) -> Estimate:
         """The ratio with the interval of Student's t about the mean, t(d0 + d) * sqrt(Q / (d0 + d) / n)."""
         standard_error = math.sqrt(self.squares / self.degrees_of_freedom / self.count)
-        half_width = t_quantile(CONFIDENCE, self.degrees_of_freedom) * standard_error
+        half_width = special.stdtrit(self.degrees_of_freedom, CONFIDENCE) * standard_error
         return Estimate(*(math.exp(self.mean + sign * half_width) for sign in (0, -1, 1)))
 
 
-def collect_means(log_ratios: Sequence[float], noise: float) -> Means:
-    """Collects the log-ratios of builds or of processes; their predicted variance is BUILD_SPREAD^2 and `noise`, which
-    the pairs alone give each of them. Raises ValueError for none."""
-    mean = fmean(log_ratios)
-    squares = PRIOR_WORTH * (BUILD_SPREAD**2 + noise) + math.fsum((each - mean) ** 2 for each in log_ratios)
-    return Means(len(log_ratios), mean, squares)
+def collect_means(means: Sequence[PairsMean]) -> Means:
+    """Collects the means of builds or of processes; their predicted variance is BUILD_SPREAD^2, and what the noise of
+    the pairs gives them. Raises ValueError for none."""
+    mean, noise = fmean(one.log_ratio for one in means), fmean(one.variance for one in means)
+    squares = PRIOR_WORTH * (BUILD_SPREAD**2 + noise) + math.fsum((one.log_ratio - mean) ** 2 for one in means)
+    return Means(len(means), mean, squares)
 
 
 def speedup_estimate(log_ratios: Sequence[Sequence[float]]) -> Estimate:
@@ -128,7 +121,7 @@ def speedup_estimate(log_ratios: Sequence[Sequence[float]]) -> Estimate:
     pair.
     """
     of_pairs, medians = mean_of_pairs(log_ratios), [median_of(values) for values in log_ratios if values]
-    of_builds = collect_means(medians, len(medians) * of_pairs.variance).ratio
+    of_builds = collect_means([PairsMean(one, len(medians) * of_pairs.variance) for one in medians]).ratio
     median = math.exp(of_pairs.log_ratio)
     return Estimate(median, min(median, of_builds.low), max(median, of_builds.high))
 

@@ -22,13 +22,11 @@ means have one degree of freedom.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from statistics import fmean
 from typing import Literal
 
 from scipy import special
 
-from gpugate.statistics.intervals import PRIOR_WORTH, Means, ProcessMean, collect_means
+from gpugate.statistics.intervals import PRIOR_WORTH, Means
 from gpugate.statistics.policy import DECIDING_PROCESSES, MISS
 
 ALTERNATIVE = 0.03  # a slowdown, as a share
@@ -69,18 +67,3 @@ def detectable_change(means: Means) -> float:
     per_process = (PRIOR_WORTH + count - 1) / count * math.expm1(2 * _ALARM / (PRIOR_WORTH + count))
     least = sd * (math.sqrt(per_process) + float(special.ndtri(1 - MISS)) / math.sqrt(count))
     return max(ALTERNATIVE, math.expm1(least))
-
-
-def collect_evidence(processes: Sequence[ProcessMean]) -> Means:
-    """Collects the evidence of all processes of a duet. Raises ValueError for none."""
-    return collect_means([one.log_ratio for one in processes], fmean(one.variance for one in processes))
-
-
-def decide_in_turn(processes: Sequence[ProcessMean]) -> Means:
-    """Takes one process after another until the test decides. Returns the evidence by then."""
-    found = collect_evidence(processes[:1])
-    for count in range(2, len(processes) + 1):
-        if decide(found) != "undecided":
-            break
-        found = collect_evidence(processes[:count])
-    return found

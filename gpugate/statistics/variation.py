@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from gpugate.statistics.intervals import CONFIDENCE, PRIOR_WORTH, UNKNOWN_BUILD_SPREAD, t_quantile
+from gpugate.statistics.intervals import CONFIDENCE, PRIOR_WORTH, UNKNOWN_BUILD_SPREAD
 from gpugate.statistics.policy import DECIDING_PROCESSES, MISS
 from gpugate.units import NotNegative, Positive, Share
 
@@ -40,7 +40,7 @@ class Variation:
         It contains what differs between builds, since each process has builds of its own. One process is one value of
         that distribution (Hahn & Meeker, Statistical Intervals, 1991, section 4.7), however many pairs it has.
         """
-        return t_quantile(CONFIDENCE, self.degrees_of_freedom) * self.share
+        return float(special.stdtrit(self.degrees_of_freedom, CONFIDENCE)) * self.share
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def log_tolerance(variation: Variation, values: int, checks_per_night: int, time
     1967). The factor is at least MIN_VARIATION_FACTOR, so that a suite of one workload is not too strict.
     """
     level = math.pow(1 - MISS, 1 / max(checks_per_night, 1))
-    factor = max(MIN_VARIATION_FACTOR, t_quantile(level, variation.degrees_of_freedom) * _predict_spread(values))
+    factor = max(MIN_VARIATION_FACTOR, special.stdtrit(variation.degrees_of_freedom, level) * _predict_spread(values))
     return math.hypot(UNKNOWN_BUILD_SPREAD, times * factor * variation.share)
 
 

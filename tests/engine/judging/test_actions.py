@@ -6,7 +6,7 @@ import pytest
 
 from gpugate.judging.actions import Action, Allowed, next_action
 from gpugate.judging.evidence import gather
-from gpugate.results.case import CaseResult, Confirmation, CoresChanged
+from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.duet import RecordedCode
 from gpugate.results.run import Mode
 from gpugate.statistics.variation import Control, Variation
@@ -92,15 +92,12 @@ DUETS = Allowed(duet=True)
         (case(OPEN, recorded_code=code(None)), DUETS, STOP),
         (case(SLOW, recorded_code=RecordedCode("", problem="no commit")), DUETS, PROCESS),
         (case(OPEN, recorded_code=RecordedCode("", problem="no commit")), DUETS, PAIRS),
-        (case(FINE, remembered=None), DUETS, STOP),
-        (case(FINE, remembered=None), Allowed(duet=True, any_code=True), DUET),
-        (case(FINE, remembered=None, cores_changed=CoresChanged(8, 4)), DUETS, DUET),
+        (case(FINE, remembered=None), DUETS, DUET),
         (case(FINE), Allowed(duet=True, changed=True), DUET),  # its source changed, and its record is sharp
         (case(FINE), Allowed(changed=True), STOP),
         (case(OPEN), Allowed(pairs=False), PROCESS),
         (case(SLOW), Allowed(processes=1), STOP),
         (case(SLOW, FAILED), Allowed(processes=2), STOP),
-        (case(measured(10.2)), Allowed(), PROCESS),  # as wide as recorded processes differ: pairs cannot narrow it
     ],
 )
 def test_a_session_with_duets_and_one_that_allows_less(found: CaseResult, allowed: Allowed, expected: Action) -> None:

@@ -36,12 +36,9 @@ def process(measurement: Measurement, swapped: bool = False) -> DuetProcess:
         ((10.5, 10.5, 10.5), SLOWER, 3),
         ((9.5, 9.5, 9.5), FASTER, 3),
         ((10.5, 9.9, 10.5), UNDECIDED, 3),
-        ((10.0, 10.5, 10.5), SAME, 1),  # the test ends with the process that decides
     ],
 )
-def test_the_outcome_is_that_of_the_process_which_decides(
-    heads_ms: Sequence[float], outcome: DuetOutcome, processes: int
-) -> None:
+def test_the_outcome_is_that_of_all_processes(heads_ms: Sequence[float], outcome: DuetOutcome, processes: int) -> None:
     found = judge_duet(CASE, [process(measured(10.0, head_ms)) for head_ms in heads_ms])
     assert (found.outcome, len(found.processes)) == (outcome, processes)
 

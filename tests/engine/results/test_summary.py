@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import special
 
 from gpugate.results.summary import (
     History,
@@ -15,11 +16,11 @@ from gpugate.results.summary import (
     shrink_records,
     summarize,
 )
-from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, PRIOR_WORTH, Estimate, t_quantile, time_interval
+from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, PRIOR_WORTH, Estimate, time_interval
 from gpugate.statistics.variation import Control, Variation
 from tests.support.stored_runs import measurement, timed_build
 
-ALONE = math.exp(t_quantile(CONFIDENCE, PRIOR_WORTH) * BUILD_SPREAD)  # of a single build whose pairs agree
+ALONE = math.exp(special.stdtrit(PRIOR_WORTH, CONFIDENCE) * BUILD_SPREAD)  # of a single build whose pairs agree
 
 
 def test_a_speedup_is_reference_time_over_optimized_time_of_each_pair() -> None:

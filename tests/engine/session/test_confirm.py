@@ -18,9 +18,10 @@ from gpugate.faults.fault import Fault
 from gpugate.machine.environment import describe
 from gpugate.measurement import yardsticks
 from gpugate.measurement.progress import silent
+from gpugate.results.case import CoresChanged
 from gpugate.results.duet import DuetProcess
 from gpugate.results.run import Provenance, RunResult
-from gpugate.session import confirm
+from gpugate.session import confirm, measure_case
 from gpugate.session.confirm import choose_ref, run_fresh
 from gpugate.session.duets import DuetPlan
 from gpugate.session.perf_session import PerfSession
@@ -125,6 +126,14 @@ def test_a_duet_that_is_cut_off_at_half_of_the_time_names_its_case(tmp_path: Pat
     monkeypatch.setattr(confirm, "_measure_code", run_out_of_time)
     assert confirm.compare_code(session, CASE, result, silent).problem == "the process did not end"
     assert (doubt.left_out, doubt.find_left_s(session.elapsed_s) > 0) == ([CASE.id], True)
+
+
+def test_a_duet_needs_a_record_or_code_that_the_user_names(tmp_path: Path) -> None:
+    recorded: Any = SimpleNamespace(remembered=None, cores_changed=CoresChanged(8, 4))
+    new: Any = SimpleNamespace(remembered=None, cores_changed=None)
+    for against, case, duet in (("off", recorded, 0), ("auto", recorded, 1), ("auto", new, 0), ("main", new, 1)):
+        allowed = measure_case._allow(made_up_session(tmp_path, against=against), case, 1.0, has_changed=False)
+        assert allowed.duet is bool(duet)
 
 
 def add_zeta(project: TinyProject) -> None:

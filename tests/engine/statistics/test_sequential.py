@@ -10,14 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpugate.statistics.intervals import BUILD_SPREAD, PRIOR_WORTH, ProcessMean, mean_of_pairs
+from gpugate.statistics.intervals import BUILD_SPREAD, PRIOR_WORTH, Means, PairsMean, collect_means, mean_of_pairs
 from gpugate.statistics.policy import MISS
 from gpugate.statistics.sequential import (
     ALTERNATIVE,
     MOST_PROCESSES,
-    collect_evidence,
     decide,
-    decide_in_turn,
     detectable_change,
     log_likelihood_ratio,
 )
@@ -25,8 +23,14 @@ from gpugate.statistics.sequential import (
 SEED = 20261127
 
 
-def means(*percents: float, sd_percent: float = 0.5) -> list[ProcessMean]:
-    return [ProcessMean(math.log1p(one / 100), (sd_percent / 100) ** 2) for one in percents]
+def means(*percents: float, sd_percent: float = 0.5) -> list[PairsMean]:
+    return [PairsMean(math.log1p(one / 100), (sd_percent / 100) ** 2) for one in percents]
+
+
+def take_in_turn(processes: Sequence[PairsMean]) -> Means:
+    """Takes one process after another until the test decides."""
+    found = [collect_means(processes[:count]) for count in range(1, len(processes) + 1)]
+    return next((means for means in found if decide(means) != "undecided"), found[-1])
 
 
 @pytest.mark.parametrize(
@@ -44,15 +48,15 @@ def means(*percents: float, sd_percent: float = 0.5) -> list[ProcessMean]:
         (means(4.5, -0.5, 4.8, 5.2, 4.4, 4.9), "slower", 6),  # no process has a veto
     ],
 )
-def test_the_decision_and_when_it_is_taken(found: Sequence[ProcessMean], decision: str, processes: int) -> None:
-    evidence = decide_in_turn(found)
+def test_the_decision_and_when_it_is_taken(found: Sequence[PairsMean], decision: str, processes: int) -> None:
+    evidence = take_in_turn(found)
     assert (decide(evidence), evidence.count) == (decision, processes)
 
 
 def test_the_likelihood_ratio_is_that_of_students_t() -> None:
     """Two means between both hypotheses: the density of t with the pool's variance, at 0 and at the alternative."""
     values = [0.01, 0.016]
-    evidence = collect_evidence([ProcessMean(one, 1e-4) for one in values])
+    evidence = collect_means([PairsMean(one, 1e-4) for one in values])
     known = PRIOR_WORTH * (BUILD_SPREAD**2 + 1e-4)
     apart = [known + sum((value - at) ** 2 for value in values) for at in (0.0, math.log1p(ALTERNATIVE))]
     assert log_likelihood_ratio(evidence, 1) == pytest.approx((PRIOR_WORTH + 2) / 2 * math.log(apart[0] / apart[1]))
@@ -65,11 +69,11 @@ def test_a_mean_of_pairs_ignores_a_few_that_are_far_off() -> None:
     with pytest.raises(ValueError, match="at least one pair"):
         mean_of_pairs([[], []])
     with pytest.raises(ValueError, match="at least one"):
-        decide_in_turn([])
+        collect_means([])
 
 
 def test_the_interval_is_students_t_and_what_would_have_been_seen_is_beyond_it() -> None:
-    quiet, noisy = collect_evidence(means(1.0, 1.2, 0.8)), collect_evidence(means(1.0, 4.0, -2.0))
+    quiet, noisy = collect_means(means(1.0, 1.2, 0.8)), collect_means(means(1.0, 4.0, -2.0))
     assert quiet.ratio.low < 1.01 < quiet.ratio.high < noisy.ratio.high
     assert detectable_change(quiet) == ALTERNATIVE < 0.1 < detectable_change(noisy) < 0.3
     half, standard_error = math.log(quiet.ratio.high / quiet.ratio.low) / 2, math.sqrt(quiet.squares / 4 / 3)
@@ -83,7 +87,7 @@ def simulate(change: float, sd: float, cases: int, known: float = 4.0) -> Counte
     for _ in range(cases):
         own_sd = sd * math.sqrt(known / draw.chisquare(known))
         values = draw.normal(math.log1p(change), own_sd, MOST_PROCESSES)
-        found[decide(decide_in_turn([ProcessMean(one, sd**2) for one in values]))] += 1
+        found[decide(take_in_turn([PairsMean(one, sd**2) for one in values]))] += 1
     return found
 
 
