@@ -3,19 +3,21 @@
 A hash is of the top-level statements that the functions may need: of their modules and of all modules of the project
 that these import, also inside functions, a statement counts that binds a name which a counted one mentions. Scopes are
 not looked at, so a name may bring more than one statement, and never less than the needed one. Promises, comments,
-docstrings and the order of statements do not count; nor do names that are looked up as texts, gpugate itself, installed
-packages, and those of other folders.
+docstrings and the order of statements do not count; nor do names that are looked up as texts, gpugate itself, and
+installed packages. The packages of the project are those that Python imports from no folder of installed ones.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.util
 import inspect
 import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from itertools import islice
@@ -113,16 +115,29 @@ def _import_closure(path: Path, module: str, roots: dict[str, Path | None], modu
 
 
 def _find_file(module: str, roots: dict[str, Path | None]) -> Path | None:
-    """Finds the file of a module in or beside the packages of `roots`; None for any other module, and for a name."""
+    """Finds the file of a module of the project; None for any other module, and for a name.
+
+    A package beside those of `roots` comes first, then the one that Python imports, such as from `src/`.
+    """
     first, *further = module.split(".")
     if first not in roots:
         beside = [root for root in roots.values() if root is not None and _is_of_project(root / first)]
         there = (root for root in beside if (root / first).is_dir() or (root / f"{first}.py").is_file())
-        roots[first] = next(there, None)
+        roots[first] = next(there, None) or _find_root(first)
     if (root := roots[first]) is None:
         return None
     path = root.joinpath(first, *further)
     return next((one for one in (path / "__init__.py", path.with_name(f"{path.name}.py")) if one.is_file()), None)
+
+
+def _find_root(package: str) -> Path | None:
+    """The folder from which Python imports a package of the project; None for an installed one."""
+    with suppress(ImportError, ValueError):  # of a module without a specification
+        spec = importlib.util.find_spec(package)
+        places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
+        root = Path(places[0]).parent if places else Path()
+        return root if root.is_absolute() and _is_of_project(root / package) else None
+    return None
 
 
 def _is_of_project(path: Path) -> bool:

@@ -85,6 +85,7 @@ import json
 import numpy as np
 from typing import TYPE_CHECKING
 
+import elsewhere
 import library
 from package.sizes import SIZE
 from . import kernels
@@ -99,7 +100,7 @@ def fast(context):
     import math
     from package import late
 
-    return kernels.run(math.pi, late.DELAY, library.SCALE)
+    return kernels.run(math.pi, late.DELAY, library.SCALE, elsewhere.SCALE)
 
 
 PROMISED = 2.0
@@ -124,6 +125,7 @@ for each in range(3):
     "package/units.py": "SECOND = 1\n",
     "package/neighbour.py": "def helper(x):\n    return 0\n",
     "library.py": "SCALE = 1\n",
+    "src/elsewhere.py": "SCALE = 1\n",
 }
 NO_WORK = {
     "a comment": ("sides", "  # all of it", "  # every one of it"),
@@ -149,16 +151,18 @@ WORK = {
     "a loop that fills a table": ("kernels", "TABLE[each] = each", "TABLE[each] = -each"),
     "a function that a used one registers": ("kernels", "def of_numbers(x): ...", "def of_numbers(y): ..."),
     "a library of the project": ("../library", "SCALE = 1", "SCALE = 2"),
+    "a library of the project in another folder": ("../src/elsewhere", "SCALE = 1", "SCALE = 2"),
 }
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with two sides, and a library beside it."""
-    (tmp_path / "package").mkdir()
+    """A package with two sides, and libraries beside it and in a folder of their own."""
     for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "src")
     return tmp_path / "package"
 
 
