@@ -3,11 +3,8 @@
 import pytest
 
 from gpugate.catalogue import catalogue
-from gpugate.store import run_file
-from tools.archive import list_files
-from tools.machines import CHANGED_AT, H200, MACHINES, Machine, is_outdated
+from tools.machines import H200, MACHINES, Machine
 from tools.promises import (
-    RUNS,
     RecordedCase,
     RunCase,
     is_kept,
@@ -18,7 +15,6 @@ from tools.promises import (
     speedups,
     write_promises,
 )
-from tools.simulated_nights import load_entries
 
 ALL = [one for machine in MACHINES for one in load_cases(machine).values()]  # cases that both have stand twice
 FROM_RUNS = [one for machine in MACHINES for one in load_run_cases(machine).values()]
@@ -45,18 +41,6 @@ def test_each_case_without_a_record_keeps_its_promise_by_its_stored_runs() -> No
 def test_each_counted_process_of_a_record_keeps_its_promise() -> None:
     low = [one for one in ALL if speedups(one.entry.current).low < one.promise]
     assert [(one.machine.gpu, one.case.id, one.promise) for one in low] == []
-
-
-def test_each_change_has_a_record_or_a_run_of_the_sides_before() -> None:
-    cases = {case.id: case for case in catalogue.cases()}
-    measured = list[tuple[str, str]]()
-    for machine in MACHINES:
-        runs = [run_file.read(path) for path in list_files(machine.results / RUNS, "[cl]*.json")]  # catalogue and llm
-        measured += [(name, run.started_at) for run in runs for name in run.cases]
-        measured += [(name, entry.current.recorded_at) for name, entry in load_entries(machine).items()]
-    known = [(cases[name], at) for name, at in measured if name in cases]
-    before = {case.workload.name for case, at in known if is_outdated(case, at)}
-    assert before == CHANGED_AT.keys()
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.folder)
