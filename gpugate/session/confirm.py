@@ -86,11 +86,12 @@ def choose_ref(against: str, recorded: Provenance | None, project: Path) -> str:
         return found
     name, branch = recorded.commit[:SHORT_COMMIT], f" of branch {recorded.branch}" if recorded.branch else ""
     find_repository(project, f"the recorded commit {name} is not found", "gate in a clone that git reads")
+    problem = f"the recorded commit {name}{branch} is not in this clone"
+    step = "a squash or rebase drops it; record on the default branch, or give --against REF"
     if recorded.changes is not None:
         problem = f"the record is of {name} with uncommitted changes, and no commit here has the recorded files"
-        raise CompareError(f"{problem}: commit first and record again, or give --against REF")
-    step = "a squash or rebase drops it; record on the default branch, or give --against REF"
-    raise CompareError(f"the recorded commit {name}{branch} is not in this clone: {suggest_commit(project, step)}")
+        step = "commit first and record again, or give --against REF"
+    raise CompareError(f"{problem}: {suggest_commit(project, step)}")
 
 
 def compare_code(session: PerfSession, case: Case, result: CaseResult, report: Report) -> RecordedCode:

@@ -273,12 +273,16 @@ def test_a_project_that_git_does_not_read_has_its_words(tmp_path: Path) -> None:
 
 
 def test_the_recorded_commit_is_the_default_and_else_a_commit_with_the_recorded_files(repository: Path) -> None:
-    """After a squash or rebase, and after a recording before the commit."""
+    """After a squash or rebase, and after a recording before the commit; a shallow clone may lack either."""
     head = git(repository, "rev-parse", "HEAD")
     assert choose_ref("auto", Provenance(commit=head), repository) == head
     files = (f"{(git(repository, 'rev-parse', 'HEAD:code.py') or '')[:12]} code.py",)
     assert choose_ref("auto", Provenance(commit=GONE, files=files), repository) == head
     assert choose_ref("auto", Provenance(commit=head, changes="abc", files=files), repository) == head
+    (repository / ".git/shallow").write_text(f"{head}\n")
+    for absent in (Provenance(commit=GONE), Provenance(commit=head, changes="abc", files=("12 code.py",))):
+        with pytest.raises(CompareError, match="run `git fetch --unshallow`, since this clone is shallow"):
+            choose_ref("auto", absent, repository)
 
 
 def test_a_recording_warns_of_code_that_no_later_gate_finds(repository: Path, monkeypatch) -> None:
