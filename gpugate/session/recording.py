@@ -30,7 +30,7 @@ MOST_IN_COMMAND = 5  # cases, by their ids
 def record(session: PerfSession, print_lines: PrintLines) -> None:
     """Runs the session's tests in fresh processes besides this one, writes the baselines and prints what changed.
 
-    The runs stay in a folder that is named, for `gpugate accept`, until the next recording.
+    The runs stay in a folder until the next recording. A printed line names it, and what to do with them.
     Raises BaselineError: when a process or every case failed, with every baseline as it was, else as `write` does.
     """
     _, refused = _files(session, [session.result], 1)  # what this process already refuses needs no others
@@ -38,15 +38,17 @@ def record(session: PerfSession, print_lines: PrintLines) -> None:
     machine, baselines = machine_name(session.environment), session.options.baselines_path
     folder = choose_folder(session.root / CACHE_FOLDER) / f"recording-{machine}"
     again = shlex.join(["gpugate", "accept", str(folder), "--baselines", str(baselines)])
-    kept = f"the runs stay in {folder} until the next recording; {again} records them, and has further options"
+    kept = f"the runs stay in {folder} until the next recording"
+    step = "they are too few for a record: give the same command again"
     try:
         runs = _runs(session, folder)
+        step = f"{again} records them, and has further options"
         # All files are made before the first is written: a refusal leaves every one as it was.
         files, refused = _files(session, runs, planned_processes(session))
     except BaseException:
-        session.print_line(f"recording: {kept}")
+        session.print_line(f"recording: {kept}; {step}")
         raise
-    more = [kept, *warn_about_code(session)]
+    more = [f"{kept}; {step}", *warn_about_code(session)]
     write(session.records.folder, files, refused, runs, lambda lines: print_lines([*lines, *more]))
 
 

@@ -210,8 +210,9 @@ def _record_case(
     measured = [(run, result.measurement) for run, result in results if result.measurement is not None]
     if len(measured) < max(1, min_processes - (len(onto.processes) if onto else 0)):
         needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
-        again = f'--gate -k "{case_id}", or record it by --update-baselines'
-        raise BaselineError(f"{case_id} was measured by {needed}: measure it again by {again}")
+        again = f'{runs[-1].command} -k "{case_id}"'
+        steps = f"measure it again by {again} --gate, or record it by {again} --update-baselines"
+        raise BaselineError(f"{case_id} was measured by {needed}: {steps}")
     sources = {run.source_hashes.get(workload, "") for run, _ in measured}
     if len(sources) > 1:
         raise BaselineError(f"the source of {workload!r} changed between the runs: record again without editing")

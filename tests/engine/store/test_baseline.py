@@ -338,7 +338,7 @@ def judged(outcome: Outcome, *reasons: Reason) -> RunResult:
             run(replace(case("tf32", 2.0, pairs=0), verdicts=judged(Outcome.WRONG).cases["net/tf32/cuda"].verdicts)),
             "net/tf32/cuda is WRONG in the check of counters (because): mend that and",
         ),
-        (run(), "net/tf32/cuda was measured by 4 of the 5 processes that a baseline needs: measure it again by --gate"),
+        (run(), "net/tf32/cuda was measured by 4 of the 5 processes that a baseline needs: measure it again by pytest"),
         (
             run(environment=replace(H200, driver="590.2")),
             "the runs' environments differ (driver 580.65.06 -> 590.2): record again on one machine",
