@@ -16,7 +16,7 @@ from pathlib import Path
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import machine_name
 from gpugate.results.run import RunResult
-from gpugate.session.options import DEFAULT_PROCESSES, find_baselines, find_project, whole_number
+from gpugate.session.options import DEFAULT_PROCESSES, check_reason, find_baselines, find_project, whole_number
 from gpugate.session.recording import write
 from gpugate.store import baseline, nights, run_file
 from gpugate.store.night_files import find_runs
@@ -56,8 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the baselines of all cases that can be recorded, and prints the changes.
 
     The finished cases of an interrupted run count. With `--delete`, the command deletes the record of one case instead.
-    Raises OptionError for an invalid number of processes and for a path without a run, RunFileError for a file that is
-    no run, and BaselineError where the runs cannot form one record, or a case was not recorded.
+    Raises OptionError for an invalid number of processes, a placeholder as the reason and a path without a run,
+    RunFileError for a file that is no run, and BaselineError where the runs cannot form one record, or a case was not
+    recorded.
     """
     if arguments.delete is not None:
         if arguments.runs is not None or arguments.case:
@@ -65,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         _delete(find_baselines(arguments.baselines), arguments.delete)
         return 0
     processes = whole_number("--processes", arguments.processes)
+    reason = check_reason("--reason", arguments.reason)
     stored = _runs(arguments.runs)
     own = next((one.command for one in stored if one.chosen_inputs), None)
     if own is not None and arguments.baselines is None:
@@ -78,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise BaselineError(f"{place} has no case {min(absent)}: give a case that it measured, {list_names(similar)}")
     folder = find_baselines(arguments.baselines) / machine_name(runs[0].environment)
     new_anchor = arguments.new_anchor or bool(arguments.case)
-    recording = baseline.Recording(arguments.reason, new_anchor, arguments.add, arguments.force)
+    recording = baseline.Recording(reason, new_anchor, arguments.add, arguments.force)
     with baseline.lock(folder):
         old = baseline.load_all(folder)
         files, refused = baseline.record_cases(old, runs, recording, processes)

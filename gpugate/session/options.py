@@ -244,7 +244,7 @@ def read_options(config: pytest.Config) -> Options:
     return Options(
         gate=value("gate") and not fresh,
         update_baselines=value("update_baselines") is not None and not fresh,
-        reason=value("update_baselines") or "",
+        reason=check_reason("--update-baselines", value("update_baselines") or ""),
         processes=whole_number("perf_processes", processes) if processes else None,
         device=device_name(value("perf_device")),
         seed=whole_number("perf_seed", seed, example=7, least=0, most=MOST_SEED) if seed else None,
@@ -407,6 +407,13 @@ def whole_number(
         return int(text)
     allowed = f"a whole number from {least} to {most}"
     raise OptionError(f"{option} is {reprlib.repr(text)}: give {allowed}, such as {example}")
+
+
+def check_reason(option: str, text: str) -> str:
+    """The reason of a recording. Raises OptionError for the placeholder of a printed command."""
+    if text == "...":
+        raise OptionError(f'{option}="..." is a placeholder: write the reason of the recording in its place')
+    return text
 
 
 def _proofs_path(config: pytest.Config, store_url: str | None) -> Path | None:

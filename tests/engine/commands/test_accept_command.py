@@ -95,6 +95,8 @@ def test_each_case_that_is_refused_has_a_line(here: Path, capsys: pytest.Capture
     net, ring = capsys.readouterr().err.splitlines()
     assert net.startswith("gpugate accept: net/fused/cuda was measured by 2 of the 3 processes")
     assert ring.startswith("ring/pinned/cuda was measured by 2 of the 3 processes")
+    assert record("--reason", "...") == 2
+    assert capsys.readouterr().err.startswith('gpugate accept: --reason="..." is a placeholder: write the reason of')
 
 
 def test_the_finished_cases_of_an_interrupted_run_count(here: Path) -> None:

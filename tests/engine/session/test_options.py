@@ -85,6 +85,7 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        (["--update-baselines=..."], '--update-baselines="..." is a placeholder: write the reason of the recording in'),
         (["--update-baselines", "new driver"], "tests to run: write --update-baselines='new driver', or put"),
         (["--update-baselines", "--perf-set=video=a", "--perf-baselines=./baselines"], "--perf-set video=a changes"),
         (["-n", "1", "--update-baselines"], "--update-baselines with -n would record workers that share a host: use"),
