@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,8 +22,9 @@ from rich.text import Text
 from gpugate.errors import BaselineError, OptionError
 from gpugate.judging.machine_state import PROBE_RATIO, describe_throttling, fallen_yardstick, launch_slowdown
 from gpugate.machine import children
+from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, compare, compiler_problem, machine_name
-from gpugate.report.next_step import BASELINES, RECORD, SUITE, describe_threads
+from gpugate.report.next_step import BASELINES, RECORD, describe_threads
 from gpugate.report.table import Column, Table, style_of
 from gpugate.report.terminal import print_parts, terminal_columns
 from gpugate.session.machine_facts import Facts
@@ -136,12 +138,17 @@ def judge_gpu(environment: Environment, driver_gpus: int, asked: str) -> Answer:
 def judge_baselines(path: Path, environment: Environment, records: Mapping[str, Record]) -> Answer:
     """Checks that there are records of this machine, and of enough processes for a variation."""
     where = "" if str(path) == DEFAULT_BASELINES else f" {BASELINES} {shlex.quote(str(path))}"
-    suite = f"{describe_threads(environment.device_kind)}{SUITE}"
-    record_all = f"{suite}{' -m gpu' if environment.device_kind == 'cuda' else ''}{where} {RECORD}"
+    suite = "pytest perf_tests" if Path("perf_tests").is_dir() else "pytest"
+    command = f"{suite}{' -m gpu' if environment.device_kind == 'cuda' else ''}{where}"
+    record_all = f"{describe_threads(environment.device_kind)}{command} {RECORD}"
     matches = [compare(record.environment, environment) for record in records.values()]
     if all(match.kind == "foreign" for match in matches):
+        lacking, step, cores = "this machine", record_all, _find_other_cores(path, environment)
+        if cores is not None:
+            lacking, of = number_of(environment.cpu_count, "core"), number_of(cores, "core")
+            step = f"OMP_NUM_THREADS={cores} {command} --gate, which compares with the records of {of}, or {record_all}"
         folder = path / machine_name(environment)
-        return "bad", f"{folder} has no record of this machine, and a gate fails without one: {record_all}"
+        return "bad", f"{folder} has no record of {lacking}, and a gate fails without one: {step}"
     few = [name for name, record in records.items() if len(record.processes) < MIN_PROCESSES]
     if few:
         counts = f"{len(few)} of {len(records)} cases are recorded by fewer than {MIN_PROCESSES} processes"
@@ -151,6 +158,13 @@ def judge_baselines(path: Path, environment: Environment, records: Mapping[str, 
         loosely = "recorded under other software, so times are judged loosely"
         return "ok", f"{counts}, {loosely}: {list_names(differing, SHOWN)}"
     return "ok", f"{counts}, recorded with the present software"
+
+
+def _find_other_cores(path: Path, environment: Environment) -> int | None:
+    """The most threads with which a gate on this CPU would find records; None for a GPU, and where there are none."""
+    counts = range(len(find_usable_cores()), 0, -1) if environment.device_kind == "cpu" else ()
+    others = (replace(environment, cpu_count=count) for count in counts if count != environment.cpu_count)
+    return next((other.cpu_count for other in others if baseline.load_all(path / machine_name(other))), None)
 
 
 def judge_clocks(facts: Facts) -> Answer:

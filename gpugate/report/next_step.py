@@ -14,7 +14,6 @@ from gpugate.units import SHORT_COMMIT
 if TYPE_CHECKING:  # every pytest run with gpugate installed imports this module
     from gpugate.results.run import RunResult
 
-SUITE = "pytest perf_tests"  # a user's own folder has another command
 RECORD = '--update-baselines="..."'
 BASELINES = "--perf-baselines"
 MOST_NAMED = 3  # cases by a command for all that were measured
