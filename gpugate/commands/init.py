@@ -59,5 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"wrote {' and '.join(map(str, paths))}")
     # Without -k, the folder's tests also measure the workloads of a project that it lies in.
     command = shlex.join(["pytest", str(folder), "-k", WORKLOAD])
-    print(f"next: OMP_NUM_THREADS=1 {command} # the variable is for a CPU: export it before you record")
+    print("the variable OMP_NUM_THREADS is for a CPU: export it before you record")
+    print(f"next: OMP_NUM_THREADS=1 {command}")
     return 0

@@ -25,9 +25,9 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.FREE_CORES: "end the other work on this machine, then {again}",
     NextStep.TRACE: "{rerun} --torch-trace",
     NextStep.RECORD: "{record}",
-    # A shell takes the line as it stands: what follows the sign # is a comment there.
+    # The first line is a command alone: an interactive zsh takes no comment behind one.
     NextStep.FIND_COMMIT: "{threads}gpugate bisect {case} --good {commit}{paths}"
-    ' # if intended, once it was measured by five processes: gpugate accept --case {case} --reason "..."',
+    '\nif intended, once it was measured by five processes: gpugate accept --case {case} --reason "..."',
     NextStep.SAME_CORES: "give this process as many cores as the record has, {cores}, by taskset or OMP_NUM_THREADS,"
     " then {unbound}",
     NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process, then {again}",

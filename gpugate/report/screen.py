@@ -91,11 +91,11 @@ def _attention(view: RunView, detailed: bool) -> Iterator[list[RenderableType]]:
 
 
 def _finding(found: Finding, cases: str, words: Sequence[str]) -> list[RenderableType]:
-    step = [command_line(f"next: {found.next_step}", 4)] if found.next_step else []
+    step = f"next: {found.next_step}".splitlines() if found.next_step else []
     return [
         _head(found.outcome.value, f"  {found.checks} of {cases}", style_of(found.outcome)),
         *(indent(line, 4) for line in words),
-        *step,
+        *(command_line(line, 4) for line in step),
     ]
 
 

@@ -210,7 +210,7 @@ def properties(verdict: Verdict) -> dict[str, Any]:
 
 def sentence(verdict: Verdict, run: RunResult) -> str:
     """Writes the verdict with its reason in one sentence, and the command to run next."""
-    step = describe_next_step(verdict, run)
+    step = describe_next_step(verdict, run).replace("\n", "\n  ")
     head = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}"
     return f"{head}: {verdict.reason}" + (f"\n  next: {step}" if step else "")
 

@@ -50,7 +50,7 @@ def test_init_and_a_first_run_work_from_the_wheel_alone(wheel: Path, tmp_path: P
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(site)
     code = "import gpugate; from gpugate.commands.cli import main; main(['init', 'project']); print(gpugate.__file__)"
-    _, step, where = run("-c", code, folder=tmp_path, PYTHONPATH=str(site)).splitlines()
+    _, _, step, where = run("-c", code, folder=tmp_path, PYTHONPATH=str(site)).splitlines()
     assert step.startswith("next: OMP_NUM_THREADS=1 pytest project")
     assert Path(where).is_relative_to(site)
     words = ("-m", "pytest", "--perf-device=cpu", "--perf-budget=0.3", "-p", "no:cacheprovider", "--perf-json=run.json")

@@ -16,10 +16,10 @@ def test_the_files_are_those_of_the_readme(
     monkeypatch.chdir(tmp_path)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert main(["init", "new/mine"]) == 0
-    wrote, step = capsys.readouterr().out.splitlines()
+    wrote, note, step = capsys.readouterr().out.splitlines()
     assert wrote == "wrote new/mine/conftest.py and new/mine/test_my_workload.py"
-    command = "OMP_NUM_THREADS=1 pytest new/mine -k projection"
-    assert step == f"next: {command} # the variable is for a CPU: export it before you record"
+    assert note == "the variable OMP_NUM_THREADS is for a CPU: export it before you record"
+    assert step == "next: OMP_NUM_THREADS=1 pytest new/mine -k projection"
     assert sum(len(text.splitlines()) for text in FILES.values()) < 25
     for name in FILES:
         text = (tmp_path / "new/mine" / name).read_text(encoding="utf-8")

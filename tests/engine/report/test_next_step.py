@@ -16,7 +16,7 @@ from gpugate.results.verdict import NextStep, Outcome, Verdict
 from tests.support import stored_runs
 from tests.support.tiny_project import PROMISE, TinyProject
 
-COMMAND = re.compile(r"\b(?:pytest|gpugate) [^#]+")
+COMMAND = re.compile(r"\b(?:pytest|gpugate) [^\n]+")
 CASE = "tiny/quick/cpu"
 FACTS = Reason(ReasonCode.OTHER_CORES, {"commit": "1a2b3c4d5e6f", "recorded_cores": 2.0, "cores": 1.0})
 # The steps that change a workload's code or need another device.
@@ -59,7 +59,7 @@ def test_a_command_measures_by_the_threads_of_its_session_unless_they_are_to_be_
     for step in (NextStep.REPEAT, NextStep.MEASURE_LONGER, NextStep.TRACE, NextStep.RECORD):
         assert words_of(step, command=command).startswith(f"{command} -k ")
     found = words_of(NextStep.FIND_COMMIT, command=command)
-    assert found.startswith(f"OMP_NUM_THREADS=1 gpugate bisect {CASE} --good 1a2b3c4d5e6f --path 'my tests' #")
+    assert found.startswith(f"OMP_NUM_THREADS=1 gpugate bisect {CASE} --good 1a2b3c4d5e6f --path 'my tests'\nif ")
     assert "by taskset or OMP_NUM_THREADS, then pytest 'my tests' -k " in words_of(NextStep.SAME_CORES, command=command)
 
 
