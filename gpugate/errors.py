@@ -22,6 +22,8 @@ _NAMES_ERROR = re.compile(
     r"(?:E {3}|ERROR: |INTERNALERROR> )?((?:[\w.]*(?:Error|Exception|Exit)|\S.*: error|Fatal Python error): .*)"
     r"|(?:ERROR: |E {3})(.*)"
 )
+# A line of that output with the place of an error behind it: of a syntax error or of pytest itself, or of a traceback.
+_NAMES_PLACE = re.compile(r'(?:E {3}|INTERNALERROR> )  File "(.+)", line (\d+).*|(\S.*):(\d+): in .+')
 # A line of the traceback of a loader's worker, which sends it as text.
 _WORKER_LINE = re.compile(r'  File "(.+)", line (\d+), in (.+)')
 _PACKAGE = Path(__file__).parent
@@ -64,9 +66,14 @@ class FreshProcessError(GpugateError):
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Returns the last line that names an error, else the last line; empty without lines."""
-    named = [match for match in map(_NAMES_ERROR.fullmatch, lines) if match]
-    return str(named[-1][1] or named[-1][2]) if named else "".join(lines[-1:])
+    """Returns the last line that names an error, with its place, else the last line; empty without lines."""
+    error, place = "".join(lines[-1:]), ""
+    for line in lines:
+        if match := _NAMES_PLACE.fullmatch(line):
+            place = f" ({match[1] or match[3]}:{match[2] or match[4]})"
+        elif match := _NAMES_ERROR.fullmatch(line):
+            error = f"{match[1] or match[2]}{place}"
+    return error
 
 
 SPANS_GPUS = (

@@ -108,8 +108,9 @@ def test_the_end_has_a_reason_and_last_words(status: int | None, reason: str) ->
     ("said", "cause"),
     [
         ("\nno tests ran in 0.00s\nERROR: file or directory not found: a.py\n", "file or directory not found: a.py"),
-        ("a.py:1: in <module>\nE   ValueError: bad value\nERROR a.py\n1 error in 0.06s", "ValueError: bad value"),
-        ("INTERNALERROR>   raise it\nINTERNALERROR> m.BadError: no\n\nno tests ran in 0.02s", "m.BadError: no"),
+        ("a.py:1: in <module>\nE   ValueError: bad value\nERROR a.py\n1 error", "ValueError: bad value (a.py:1)"),
+        ('E     File "/b.py", line 2\nE       def (:\nE   SyntaxError: invalid', "SyntaxError: invalid (/b.py:2)"),
+        ('INTERNALERROR>   File "c.py", line 3, in f\nINTERNALERROR> m.BadError: no\n\n', "m.BadError: no (c.py:3)"),
         (
             "ERROR: usage: pytest [options]\npytest: error: unrecognized: -x\n  rootdir: /",
             "pytest: error: unrecognized: -x",
