@@ -64,21 +64,11 @@ def find(path: Path, name: str, facts: Facts = HEALTHY, asked: str = "auto") -> 
         ({"clock_mhz": ()}, "clocks", "ok", "NVML reports no clock here"),
         ({"load": 8.1}, "load", "bad", "load average 8.1 of the last minute on 16 cores: end"),
         ({"load": 8.0}, "load", "ok", "load average 8.0"),
-        (
-            {"quota_throttled": 0.77},
-            "yardsticks",
-            "bad",
-            "throttled in 77 % of the periods of a quota of CPU time: rai",
-        ),
+        ({"quota_throttled": 0.77}, "yardsticks", "bad", "throttled in 77 % of the periods of a quota of CPU time: ra"),
         ({"yardsticks": probe(SLOW, SLOW)}, "yardsticks", "bad", "500 TFLOP/s instead of 788 TFLOP/s recorded: repeat"),
         ({"yardsticks": probe(SLOW, YARDSTICKS)}, "yardsticks", "ok", "788 TFLOP/s, pinned copy 55 GB/s; as recorded"),
         ({"yardsticks": probe(YARDSTICKS, LATE)}, "yardsticks", "ok", "as recorded"),
-        (
-            {"yardsticks": probe(LATE, LATE)},
-            "yardsticks",
-            "bad",
-            "slow host: launches take 1.4 times the recorded",
-        ),
+        ({"yardsticks": probe(LATE, LATE)}, "yardsticks", "bad", "slow host: launches take 1.4 times the recorded"),
     ],
 )
 def test_each_fact_is_one_finding_and_a_healthy_machine_is_ok_in_all_others(

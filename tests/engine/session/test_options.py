@@ -94,10 +94,7 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
         (["--perf-mutate=fast"], "--perf-mutate is 'fast': use one of slow:PERCENT"),
         (["--perf-store=me:secret@host"], "--perf-store is '***': give an SQLAlchemy URL"),
         (["--perf-store=bogus://me:secret@host"], "--perf-store is '***': give an SQLAlchemy URL"),
-        (
-            ["--perf-store=/tmp/x.sqlite"],
-            "--perf-store is '/tmp/x.sqlite': give an SQLAlchemy URL such as sqlite:////tmp/x",
-        ),
+        (["--perf-store=/tmp/x.sqlite"], "--perf-store is '/tmp/x.sqlite': give an SQLAlchemy URL such as sqlite:////"),
         (["--perf-mutate=sync", "--update-baselines"], "which no baseline may contain: record without it"),
         (["--perf-mutate=sync", "--gate"], "--gate would judge the fault sync of --perf-mutate: leave out one of the"),
         (["--nsys", "--gate"], "--nsys would disturb --gate: run one after the other"),
