@@ -73,7 +73,7 @@ def test_the_table_has_every_fault_with_its_checks() -> None:
     assert list(documented_faults()) == list(SPELLING)
     for kind, spelling in SPELLING.items():
         row = FAULT_TABLE.partition(f"| `{spelling}` |")[2].partition("\n")[0]
-        # A sentence below the table adds the speedup, which a slowdown can make fall below its promise.
+        # A sentence below the table adds the speedup.
         assert {check for check in CASE_CHECKS if check in row} == {*KINDS[kind].caught_by} - {"speedup"}
 
 
