@@ -18,31 +18,34 @@ class Kind(NamedTuple):
     largest: float = math.inf
     not_on_a_cpu: str | None = None  # the reason why a case of a CPU cannot have it
     of_ranks: bool = False  # only a case that spans GPUs can have it
+    caught_by: tuple[str, ...] = ("counters",)  # the checks of which one must fail
 
 
-def _make_timed(not_on_a_cpu: str | None = None) -> Kind:
-    return Kind("PERCENT", 5, 1000, not_on_a_cpu)  # beyond 1000 % a run would seem to hang
+def _make_timed(*caught_by: str, not_on_a_cpu: str | None = None) -> Kind:
+    return Kind("PERCENT", 5, 1000, not_on_a_cpu, caught_by=caught_by)  # beyond 1000 % a run would seem to hang
 
 
+_OF_OUTPUTS = ("equivalence",)
 KINDS: Mapping[str, Kind] = {
-    "slow": _make_timed(),
-    "longer-kernel": _make_timed("a CPU runs no kernels whose time could be counted"),
-    "cpu-work": _make_timed(),
+    "slow": _make_timed("speedup", "throughput"),
+    "longer-kernel": _make_timed("counters", not_on_a_cpu="a CPU runs no kernels whose time could be counted"),
+    "cpu-work": _make_timed("speedup", "throughput", "counters"),
     "sync": Kind(not_on_a_cpu="a CPU has no device to wait for"),
     "pageable": Kind(not_on_a_cpu="a CPU copies nothing to a device"),
     "launch": Kind(not_on_a_cpu="a CPU launches no kernels that could be counted"),
     "no-graph": Kind(not_on_a_cpu="a CPU captures no CUDA graphs"),
     "graph-break": Kind(),
     "copy": Kind(not_on_a_cpu="a CPU copies nothing from a device"),
-    "wrong": Kind("EPS", 0.01),
-    "stale": Kind(),
+    "wrong": Kind("EPS", 0.01, caught_by=_OF_OUTPUTS),
+    "stale": Kind(caught_by=_OF_OUTPUTS),
     "leak": Kind(not_on_a_cpu="the memory of a CPU is not counted"),
-    "skip-work": Kind(),
-    **dict.fromkeys(("one-bucket", "no-overlap", "no-average", "skip-rank", "slow-rank"), Kind(of_ranks=True)),
+    "skip-work": Kind(caught_by=_OF_OUTPUTS),
+    **dict.fromkeys(("one-bucket", "no-overlap"), Kind(of_ranks=True)),
+    **dict.fromkeys(("no-average", "skip-rank"), Kind(of_ranks=True, caught_by=_OF_OUTPUTS)),
+    "slow-rank": Kind(of_ranks=True),
 }
 OF_RANKS = tuple(name for name, kind in KINDS.items() if kind.of_ranks)
 TIMED = tuple(name for name, kind in KINDS.items() if kind.size == "PERCENT")  # their size is a share of a time
-OF_OUTPUTS = ("wrong", "stale", "skip-work", "no-average", "skip-rank")  # all others leave the outputs right
 SPELLING = {name: f"{name}:{kind.size}" if kind.size else name for name, kind in KINDS.items()}
 EXAMPLE = {name: f"{name}:{kind.example:g}" for name, kind in KINDS.items() if kind.size}
 

@@ -18,6 +18,8 @@ RECORD = '--update-baselines="..."'
 BASELINES = "--perf-baselines"
 MOST_NAMED = 3  # cases by a command for all that were measured
 
+# Of two lines the first is a command alone: an interactive zsh takes no comment behind one.
+_IF_INTENDED = '\nif intended, once it was measured by five processes: gpugate accept --case {case} --reason "..."'
 _WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.REPEAT: "{again}",
     NextStep.MEASURE_LONGER: "{again} --perf-budget 30",
@@ -25,9 +27,8 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.FREE_CORES: "end the other work on this machine, then {again}",
     NextStep.TRACE: "{rerun} --torch-trace",
     NextStep.RECORD: "{record}",
-    # The first line is a command alone: an interactive zsh takes no comment behind one.
-    NextStep.FIND_COMMIT: "{threads}gpugate bisect {case} --good {commit}{paths}"
-    '\nif intended, once it was measured by five processes: gpugate accept --case {case} --reason "..."',
+    NextStep.FIND_COMMIT: "{threads}gpugate bisect {case} --good {commit}{paths}" + _IF_INTENDED,
+    NextStep.ACCEPT: "{again}" + _IF_INTENDED,
     NextStep.SAME_CORES: "give this process as many cores as the record has, {cores}, by taskset or OMP_NUM_THREADS,"
     " then {unbound}",
     NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process, then {again}",
@@ -43,8 +44,8 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
 def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str] = ()) -> str:
     """The next step of a verdict, for `case_ids` or its own case, with the command that its session was started by;
     empty for no step. No baseline may hold a fault: a session that put one in advises no recording."""
-    step = verdict.next_step
-    if step is None or (run.mutated and step is NextStep.RECORD):
+    step, measured = verdict.next_step, run.cases.get(verdict.case_id)
+    if step is None or (run.mutated and step in (NextStep.RECORD, NextStep.ACCEPT)):
         return ""
     # The ids of a sweep's points begin as its own does.
     case_ids = case_ids or [verdict.case_id.rpartition("/")[0] if verdict.check == "knee" else verdict.case_id]
@@ -62,7 +63,7 @@ def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str]
         case=case_ids[0],
         threads=threads,
         paths=_own_paths(run.command),
-        commit=str(facts.get("commit"))[:SHORT_COMMIT],
+        commit=measured.recorded_code.commit[:SHORT_COMMIT] if measured and measured.recorded_code else "",
         cores=f"{float(facts.get('recorded_cores', 0)):g}",
     )
 

@@ -371,9 +371,10 @@ class RunView:
         counts = Counter(duet.outcome.value for duet in duets)
         outcomes = ", ".join(f"{count} {word}" for word, count in counts.items())
         parts = [f"{number_of(len(duets), 'case')} in turns ({outcomes})"] if duets else []
-        parts += [f"{unchanged} unchanged"] if unchanged else []
+        parts += [f"{number_of(unchanged, 'case')} unchanged"] if unchanged else []
         such_as = "such as: " if len(set(problems)) > 1 else ""
-        parts += [f"{len(problems)} not compared ({such_as}{problems[0]})"] if problems else []
+        not_compared = f"{number_of(len(problems), 'case')} not compared"
+        parts += [f"{not_compared} ({such_as}{problems[0]})"] if problems else []
         return f"recorded code: {', '.join(parts)}" if parts else None
 
     @cached_property

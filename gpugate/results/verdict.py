@@ -43,6 +43,7 @@ class NextStep(str, Enum):
     TRACE = "trace"
     RECORD = "record"
     FIND_COMMIT = "find-commit"
+    ACCEPT = "accept"
     COOL_MACHINE = "cool-machine"
     SAME_CORES = "same-cores"
     RAISE_QUOTA = "raise-quota"

@@ -9,14 +9,13 @@ from itertools import chain
 from pathlib import Path
 
 from gpugate.errors import ReplayError
-from gpugate.faults.fault import OF_OUTPUTS
+from gpugate.faults.fault import KINDS, Fault
 from gpugate.judging.knee import judge_knee
 from gpugate.machine.environment import differences, machine_key
 from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Shard
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.series import sweeps
-from gpugate.results.verdict import Outcome
 from gpugate.session.decide_again import decide_again, find_changes
 from gpugate.units import list_names
 
@@ -39,7 +38,7 @@ def list_red(run: RunResult) -> list[str]:
 def run_problems(run: RunResult) -> Iterator[str]:
     """Writes a sentence for a gate that measured nothing at all, and for a fault that nothing caught.
 
-    A case that is WRONG by itself says nothing about a fault that leaves the outputs right.
+    Only the checks of its kind catch a fault: a case that another check fails is red without the fault, too.
     """
     cases = run.cases.values()
     # The cases of a shard may all be absent: the night that is merged of all shards must have measured something.
@@ -47,9 +46,8 @@ def run_problems(run: RunResult) -> Iterator[str]:
         yield NOTHING_MEASURED
     if run.mutated is None:
         return
-    of_outputs = run.mutated.partition(":")[0] in OF_OUTPUTS
-    failed = [one for case in cases for one in case.verdicts if one.bad]
-    caught = {one.case_id for one in failed if (one.outcome is Outcome.WRONG) == of_outputs}
+    caught_by = KINDS[Fault.parse(run.mutated).kind].caught_by
+    caught = {one.case_id for case in cases for one in case.verdicts if one.bad and one.check in caught_by}
     missed = [case.case_id for case in cases if case.verdicts and case.case_id not in caught]
     if missed:
         yield (

@@ -320,9 +320,10 @@ class PerfRun:
         if run.mutated is None or others or run.problems or session.exitstatus not in ENDED:
             return
         session.exitstatus = fault_status(run)
-        judged = number_of(sum(bool(case.verdicts) for case in run.cases.values()), "case")
+        caught, fault = sum(bool(case.verdicts) for case in run.cases.values()), f"the fault {run.mutated}"
         rest = "" if session.exitstatus == CAUGHT else ", and not every other case can show it"
-        self._lines.append(f"the fault {run.mutated} was caught in {judged}{rest}: exit status {session.exitstatus}")
+        words = f"{fault} was caught in {number_of(caught, 'case')}{rest}" if caught else f"no case can show {fault}"
+        self._lines.append(f"{words}: exit status {session.exitstatus}")
 
     def _print_line(self, line: str) -> None:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")  # None under `-p no:terminal`

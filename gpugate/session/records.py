@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,8 @@ class Records:
         """The record of the case on this machine; None where no record can be compared."""
         record = self.find_current(case)
         if record is None:
+            if self.result.gate and not self.options.own_inputs:
+                self.notes.add(self._describe_absence(case.workload.name))
             return None
         match = compare(record.environment, self._find_environment_beside(record))
         if match.kind == "foreign" or not self._has_as_many_ranks(case, record):
@@ -70,6 +73,13 @@ class Records:
             recorded_at=record.recorded_at,
             reason=record.reason,
         )
+
+    def _describe_absence(self, workload: str) -> str:
+        """The name of this machine, with the most similar one that has recorded the workload."""
+        name, machines = self.folder.name, baseline.list_machines(self.options.baselines_path, workload)
+        closest = get_close_matches(name, set(machines) - {name}, n=1, cutoff=0.0)
+        elsewhere = f"; {closest[0]} has records of {workload}" if closest else ""
+        return f"cases have no record of this machine, {name}{elsewhere}"
 
     def _find_environment_beside(self, record: baseline.Record) -> Environment:
         """The environment to compare with that of a record, which may be of the host's cores or of those of a worker.

@@ -97,13 +97,14 @@ LATE, LATE_AND_LAGGING = (measured(overlap_fraction=share, enqueue_ms=2.0) for s
 COUNTERS: Table = [
     (case(measured()), PASS, "counted"),
     (case(BILL, remembered=billed()), PASS, "counted"),
-    (case(GREW, remembered=billed()), REGRESSED, "item_grew", NextStep.REPEAT),
-    (case(GREW, GREW, remembered=billed()), REGRESSED, "item_grew"),
+    (case(GREW, remembered=billed()), REGRESSED, "item_grew", NextStep.ACCEPT),
+    (case(GREW, GREW, remembered=billed(), recorded_code=code(10.8)), REGRESSED, "item_grew", NextStep.FIND_COMMIT),
+    (case(GREW, remembered=billed(), recorded_code=code(9.0)), REGRESSED, "item_grew", NextStep.ACCEPT),
+    (case(measured(grown_bytes=64.0)), REGRESSED, "item_grew", NextStep.TRACE),
     (case(GREW, BILL, remembered=billed()), PASS, "counted"),  # no further process has it
     (case(GREW, FAILED, remembered=billed()), UNDECIDED, "not_confirmed"),
     (case(GREW, remembered=billed(), launch_slowdown=1.5), REGRESSED, "item_grew"),  # a slow host changes no bill
     (case(GREW, remembered=None), PASS, "counted"),
-    (case(measured(graph_launches=1.0)), REGRESSED, "item_grew"),
     (case(measured(graph_launches=1.0), environment_problem="hot"), REGRESSED, "item_grew"),
     (case(measured(kernels=59.0)), REGRESSED, "item_grew"),
     (case(measured(kernels=59.0), remembered=None), REGRESSED, "limit_broken"),
@@ -114,7 +115,7 @@ COUNTERS: Table = [
     (case(LAGGING, OVERLAPPED, promise=SOFT), PASS, "counted"),
     (case(LATE_AND_LAGGING, promise=SOFT, launch_slowdown=1.5), UNDECIDED, "slow_host"),
     (case(LATE, promise=SOFT, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
-    (case(LATE, promise=SOFT), REGRESSED, "limit_broken", NextStep.REPEAT),
+    (case(LATE, promise=SOFT), REGRESSED, "limit_broken", NextStep.TRACE),
     (case(NOT_COUNTED), UNDECIDED, "nothing_measured", NextStep.USE_CUDA),
     (case(NOT_COUNTED, promise=promised(1.5)), PASS, "counted"),
     (case(NOT_COMPARABLE), UNDECIDED, "nothing_measured"),

@@ -10,6 +10,7 @@ import pytest
 
 from gpugate.commands.cli import _parser
 from gpugate.report.next_step import describe_next_step, describe_recording
+from gpugate.results.duet import RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import NextStep, Outcome, Verdict
@@ -18,13 +19,13 @@ from tests.support.tiny_project import PROMISE, TinyProject
 
 COMMAND = re.compile(r"\b(?:pytest|gpugate) [^\n]+")
 CASE = "tiny/quick/cpu"
-FACTS = Reason(ReasonCode.OTHER_CORES, {"commit": "1a2b3c4d5e6f", "recorded_cores": 2.0, "cores": 1.0})
+FACTS = Reason(ReasonCode.OTHER_CORES, {"recorded_cores": 2.0, "cores": 1.0})
 # The steps that change a workload's code or need another device.
 BY_HAND = {NextStep.USE_CUDA, NextStep.DECLARE_ENGAGEMENT}
 
 
 def words_of(step: NextStep, reason: Reason = FACTS, command: str = "pytest perf_tests") -> str:
-    case = replace(stored_runs.case("quick", kind="cpu"), case_id=CASE)
+    case = replace(stored_runs.case("quick", kind="cpu"), case_id=CASE, recorded_code=RecordedCode("1a2b3c4d5e6f"))
     run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, seed=0, gate=True, cases={CASE: case}, command=command)
     return describe_next_step(Verdict("speedup", CASE, Outcome.UNDECIDED, (reason,), step), run)
 

@@ -105,9 +105,9 @@ def run_of(*cases: CaseResult) -> RunResult:
     ("compared", "missed", "words"),
     [
         ([code(10.0), code(10.5)], 0, "2 cases in turns (1 SAME, 1 SLOWER)"),
-        ([RecordedCode(COMMIT, unchanged=True), code(10.0)], 1, "1 case in turns (1 SAME), 1 unchanged"),
-        ([RecordedCode("", problem="no commit\nin two lines")], 1, "1 not compared (no commit)"),
-        ([RecordedCode("", problem="a"), RecordedCode("", problem="b")], 2, "2 not compared (such as: a)"),
+        ([RecordedCode(COMMIT, unchanged=True), code(10.0)], 1, "1 case in turns (1 SAME), 1 case unchanged"),
+        ([RecordedCode("", problem="no commit\nin two lines")], 1, "1 case not compared (no commit)"),
+        ([RecordedCode("", problem="a"), RecordedCode("", problem="b")], 2, "2 cases not compared (such as: a)"),
     ],
 )
 def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], missed: int, words: str) -> None:

@@ -17,7 +17,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.changes import Flip
 from gpugate.results.fleet_plan import Shard, divide, group_name
 from gpugate.results.run import Provenance, RunResult
-from gpugate.results.verdict import Outcome
+from gpugate.results.verdict import Check, Outcome, Verdict
 from gpugate.session.decide_again import decide_again, find_changes
 from gpugate.session.merging import NOTHING_MEASURED, ShardRun, check_shard, merge, run_problems
 from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, case_needs_host, cases_of, select_shard
@@ -154,18 +154,19 @@ def test_a_fault_that_several_shards_missed_is_one_problem_of_the_night(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("outcome", "fault", "caught"),
+    ("check", "fault", "caught"),
     [
-        ("WRONG", "slow:5", False),
-        ("WRONG", "stale", True),
-        ("REGRESSED", "slow:5", True),
-        ("REGRESSED", "stale", False),
+        ("equivalence", "slow:5", False),
+        ("equivalence", "stale", True),
+        ("throughput", "slow:5", True),
+        ("counters", "slow:5", False),
+        ("counters", "stale", False),
     ],
 )
-def test_wrong_outputs_catch_a_fault_of_outputs_alone(tmp_path: Path, outcome: str, fault: str, caught: bool) -> None:
+def test_only_the_checks_of_its_kind_catch_a_fault(tmp_path: Path, check: Check, fault: str, caught: bool) -> None:
     night = whole_night(tmp_path / "whole.json", case("a"), mutated=fault)
     (only,) = night.cases.values()
-    only.verdicts = [replace(only.verdicts[0], outcome=Outcome(outcome))]
+    only.verdicts = [Verdict(check, only.case_id, Outcome.WRONG if check == "equivalence" else Outcome.REGRESSED)]
     assert (not [*run_problems(night)]) == caught
 
 
