@@ -160,13 +160,6 @@ def _trace(one: Evidence) -> NextStep | None:
     return None if "ranks" in one.first.optimized_counters else NextStep.TRACE
 
 
-def _explain_growth(one: Evidence) -> NextStep | None:
-    """A search for a commit goes by the time of a step, and no record makes a leak right."""
-    if one.code is not None and one.code.commit and one.code_is != "not slower":
-        return NextStep.FIND_COMMIT
-    return _trace(one) if "grown_bytes" in one.grown.sure else NextStep.ACCEPT
-
-
 def _nothing(problem: str | None) -> Sequence[Reason]:
     return [Reason(ReasonCode.NOTHING_MEASURED, {"problem": problem} if problem is not None else {})]
 
@@ -240,7 +233,8 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.unchecked, lambda one: _nothing(one.unchecked), Outcome.UNDECIDED, NextStep.USE_CUDA),
         Rule(lambda one: one.idle.sure, lambda one: one.idle.reasons, Outcome.NOT_ENGAGED, _trace),
         _unless_confirmed(lambda one: one.costs_more),
-        Rule(lambda one: one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, _explain_growth),
+        Rule(lambda one: "grown_bytes" in one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, _trace),
+        Rule(lambda one: one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, NextStep.ACCEPT),
         Rule(lambda one: one.broken_by_machine and one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _mend),
         Rule(lambda one: one.broken_by_machine, ReasonCode.SLOW_HOST, Outcome.UNDECIDED, NextStep.COOL_MACHINE),
         Rule(lambda one: one.lagging.sure, lambda one: one.lagging.reasons, Outcome.NOT_ENGAGED, _trace),

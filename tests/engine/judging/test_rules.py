@@ -98,7 +98,6 @@ COUNTERS: Table = [
     (case(measured()), PASS, "counted"),
     (case(BILL, remembered=billed()), PASS, "counted"),
     (case(GREW, remembered=billed()), REGRESSED, "item_grew", NextStep.ACCEPT),
-    (case(GREW, GREW, remembered=billed(), recorded_code=code(10.8)), REGRESSED, "item_grew", NextStep.FIND_COMMIT),
     (case(GREW, remembered=billed(), recorded_code=code(9.0)), REGRESSED, "item_grew", NextStep.ACCEPT),
     (case(measured(grown_bytes=64.0)), REGRESSED, "item_grew", NextStep.TRACE),
     (case(GREW, BILL, remembered=billed()), PASS, "counted"),  # no further process has it
