@@ -18,7 +18,7 @@ class Kind(NamedTuple):
     largest: float = math.inf
     not_on_a_cpu: str | None = None  # the reason why a case of a CPU cannot have it
     of_ranks: bool = False  # only a case that spans GPUs can have it
-    caught_by: tuple[str, ...] = ("counters",)  # the checks of which one must fail
+    caught_by: tuple[str, ...] = ("counters",)  # one of these checks must fail
 
 
 def _make_timed(*caught_by: str, not_on_a_cpu: str | None = None) -> Kind:

@@ -15,16 +15,26 @@ import torch
 from torch.backends import cudnn
 
 _default_threads = torch.get_num_threads()
-# Inductor compiles C++ for a number of threads, and finds it in its cache for any other number: code for two threads
-# took twenty times as long with one. So each number has a cache of its own.
-_CACHE = Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}-{_default_threads}-threads")
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_CACHE))
 _CUDNN: Any = cudnn
 _MKLDNN: Any = torch.backends.mkldnn
 _MKLDNN_OPERATIONS = (_MKLDNN.matmul, _MKLDNN.conv, _MKLDNN.rnn)
 _MATMUL = torch.backends.cuda.matmul
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _ATTENTION_KERNELS = ("flash", "math", "mem_efficient", "cudnn")
+CACHE, _NAME = "TORCHINDUCTOR_CACHE_DIR", "torchinductor_"
+
+
+def choose_cache(threads: int) -> None:
+    """Gives Inductor's compiled code a folder for this number of threads, unless the user chose a folder.
+
+    Inductor compiles C++ for a number of threads, and finds it in its cache for any other number: code for two threads
+    took twenty times as long with one.
+    """
+    if Path(os.environ.get(CACHE, _NAME)).name.startswith(_NAME):
+        os.environ[CACHE] = str(Path(tempfile.gettempdir(), f"{_NAME}{os.getuid()}-{threads}-threads"))
+
+
+choose_cache(_default_threads)
 
 
 def _switch(default: Any, read: Callable[[], Any], write: Callable[[Any], object] | None = None) -> Any:

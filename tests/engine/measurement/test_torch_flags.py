@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpugate.measurement.sides import build_side
-from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.measurement.torch_flags import CACHE, TorchFlags, choose_cache
 from gpugate.workload import Context, Side
 from tests.support.code_in_child import run_code
 
@@ -52,7 +52,13 @@ def flags_as_found() -> Iterator[None]:
 def test_the_defaults_are_those_of_a_new_process() -> None:
     program = "from gpugate.measurement.torch_flags import TorchFlags; print(TorchFlags.current() == TorchFlags())"
     assert run_code(program).strip() == "True"
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"].endswith(f"-{torch.get_num_threads()}-threads")
+
+
+def test_each_number_of_threads_has_its_compiled_code_but_in_a_folder_of_the_user(monkeypatch) -> None:
+    for before, after in (("/data/torchinductor_me", "-3-threads"), ("/data/mine", "/data/mine")):
+        monkeypatch.setenv(CACHE, before)
+        choose_cache(3)
+        assert os.environ[CACHE].endswith(after)
 
 
 def test_outputs_are_expected_in_strict_fp32_and_steps_are_timed_without_it() -> None:
