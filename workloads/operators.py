@@ -151,9 +151,10 @@ def _workload(
 
 
 # 34 MB of rows for the norm: 2,048 rows fit in the cache of some CPUs, which left 1.1x.
+# The scores that attention by hand writes took 6 to 18 ms, by where in memory they lay: 1.4x to 3.6x on one CPU.
 WORKLOADS: tuple[Workload, ...] = (
     _workload("activation", _of(activation), activation_compiled, rows, _rows_size(2048), promise=1.5, needs=COMPILER),
-    _workload("attention", _of(attention_by_hand), _of(attention_fused), heads, _attention_size(1), promise=1.5),
+    _workload("attention", _of(attention_by_hand), _of(attention_fused), heads, _attention_size(1), promise=1.2),
     _workload("layer-norm", _of(layer_norm_by_hand), _of(layer_norm_fused), rows, _rows_size(8192), promise=1.8),
     _workload(
         *("cross-entropy", _of(cross_entropy_by_hand), _of(cross_entropy_fused), labelled_rows),
