@@ -67,7 +67,8 @@ picked by their time, as TensorRT's are, may take {chosen} more where too few re
 {cpu_time}
 
 Across loans: the first process of each case-night above whose record has a bill. The rules of the same kernels and of
-CPU time beside the reference's were chosen on the processes above, and not on these.
+CPU time beside the reference's were chosen on the processes above, and not on these or the next ones. That GPU work and
+copies have the rule of CPU time, too, was decided with all tables of this page in sight: no data are left to test it.
 
 {across}
 
