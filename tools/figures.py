@@ -181,11 +181,10 @@ def _bills(newest: Mapping[str, Newest]) -> Table:
 
 def _night(newest: Mapping[str, Newest]) -> Table:
     """A row for all cases, then one for each workload, the longest first."""
-    cases: dict[str, list[Mapping[str, float]]] = {"all": []}
-    for one in newest.values():
-        if one.case.measurement is not None:
-            cases["all"].append(one.case.measurement.spent_s)
-            cases.setdefault(one.case.workload, []).append(one.case.measurement.spent_s)
+    cases: dict[str, list[Mapping[str, float]]] = {}
+    for workload, spent_s in _list_spent(newest):
+        for name in ("all", workload):
+            cases.setdefault(name, []).append(spent_s)
     parts = [doing for doing in get_args(Doing) if any(doing in spent_s for spent_s in cases["all"])]
     rows = []
     for name, spent in sorted(cases.items(), key=lambda item: -sum(map(_total, item[1]))):
@@ -195,14 +194,19 @@ def _night(newest: Mapping[str, Newest]) -> Table:
     return Table("", columns("workload", "cases", "seconds", "longest case", *parts), tuple(rows))
 
 
+def _list_spent(newest: Mapping[str, Newest]) -> list[tuple[str, Mapping[str, float]]]:
+    """The workload of each case, with the seconds of its process by what it does."""
+    results = (one.case for one in newest.values())
+    return [(one.workload, one.measurement.spent_s) for one in results if one.measurement is not None]
+
+
 def _total(spent_s: Mapping[str, float]) -> float:
     return sum(spent_s.values())
 
 
 def _find_typical_s(newest: Mapping[str, Newest]) -> float:
     """The median seconds of a case beside its builds."""
-    spent = [one.case.measurement.spent_s for one in newest.values() if one.case.measurement is not None]
-    return median(_total(spent_s) - spent_s.get("building", 0.0) for spent_s in spent)
+    return median(_total(spent_s) - spent_s.get("building", 0.0) for _, spent_s in _list_spent(newest))
 
 
 def _pair(sides: tuple[Counters, Counters], name: str) -> str:
