@@ -33,9 +33,11 @@ TESTS = -m pytest tests -n 3 --dist worksteal -p no:gpugate.plugin --timeout 600
 test: $(TEST_INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python $(TESTS)
 
-# One process: two on one GPU would disturb each other's times. Without a GPU it is an error, not a row of skips.
+# Tests that measure time or profile have the GPU alone; the others share it. Without a GPU it is an error, not a row of skips.
+GPU_TESTS = GPUGATE_GPU_TESTS_MUST_RUN=1 $(VENV)/bin/python -m pytest tests/gpu -p no:gpugate.plugin --timeout 1200 $(ARGS)
 test-gpu: $(GPU_INSTALLED)
-	GPUGATE_GPU_TESTS_MUST_RUN=1 $(VENV)/bin/python -m pytest tests/gpu -p no:gpugate.plugin --timeout 1200 $(ARGS)
+	$(GPU_TESTS) -m "not alone" -n 4
+	$(GPU_TESTS) -m alone
 
 coverage: $(TEST_INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m coverage run $(TESTS)

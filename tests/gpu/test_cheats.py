@@ -16,6 +16,7 @@ from gpugate.results.verdict import Outcome
 from gpugate.workload import TOLERANCE_BY_DTYPE, Build, Case, Context, Optimization, Side, Size, Workload
 from tests.support.judged_cases import judge_equivalence
 
+pytestmark = pytest.mark.alone
 ROWS = 2048
 
 

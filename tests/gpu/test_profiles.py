@@ -31,9 +31,8 @@ from gpugate.workload import BASELINE, Case, Context
 from workloads import WORKLOADS
 from workloads.video.decode import BUFFERED_FRAMES
 
-pytestmark = pytest.mark.skipif(
-    find_tool("nsys") is None, reason="needs nsys: install Nsight Systems, or put it on PATH"
-)
+NEEDS_NSYS = "needs nsys: install Nsight Systems, or put it on PATH"
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(find_tool("nsys") is None, reason=NEEDS_NSYS)]
 ROOT = Path(__file__).parents[2]
 # No memsets: they come with the algorithm that cuDNN picks, and the two count in processes of their own.
 BY_FRAME = ("kernel_launches", "kernels")
