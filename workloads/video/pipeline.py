@@ -597,7 +597,7 @@ BELOW = (
         *(*TENSOR_CORES, ONE_GRAPH, FEW_LAUNCHES),
     ),
     _rung(
-        *("composite-gpu", COMPOSITE_GPU, {"sm_90": 0.86, "cuda": 0.75}, UP_AND_BACK),
+        *("composite-gpu", COMPOSITE_GPU, {"sm_90": 0.88, "cuda": 0.75}, UP_AND_BACK),
         *(*TENSOR_CORES, ONE_GRAPH, BGR_ONLY),
     ),
     _rung(
