@@ -124,12 +124,22 @@ def _write_code_targets() -> str:
 
 - `workloads/video/` has {lines:,} lines, and about 3,000 were wanted. Ten rungs end to end, two codecs to
   decode, and proofs that each file is whole and each frame is the right one take the rest.
-- A reader opens five to ten files for `whole-ladder`, `prefetcher`, `llm-decode/int8` and `optimized-nvjpeg`, and three
-  and eight were wanted. The further ones have what several cases share: the loader, the trainer, the model, the stages.
+- A reader opens 5 to 11 files for `whole-ladder`, `prefetcher`, `pipelined`, `llm-decode/int8` and `cudnn-fused`, and 3
+  were wanted; 13 to 17 for `optimized-nvjpeg`, and 8 were wanted. The further ones have what several cases share: the
+  loader, the trainer, the model, the stages, the photographs.
+- The rungs of the video and of both training ladders are rows of a dozen settings, read where they act.
+- `video/decode/nvdec-sessions` decodes two thirds of the frames per second of its older record, whose steps had 32
+  frames instead of 16; the cause is not known. `video/encode/nvjpeg` encodes half of its older record's pictures per
+  second: a step writes files of 16 frames instead of 64.
 - nvJPEG is called through ctypes, where a library was wanted: the encoder of torchvision has one stream behind a lock,
   with a third of the pictures per second ([lessons](../lessons.md#video)).
-- No case of RMSNorm, SwiGLU, softmax, FP8 training and 2:4 sparsity runs on a CPU: what they show is the memory and the
-  tensor cores of a GPU.
+- No case of RMSNorm, SwiGLU, softmax, FP8 training, 2:4 sparsity and the transpose runs on a CPU: what they show is the
+  memory and the tensor cores of a GPU.
+- No limit gates sectors a request, conflicts of banks and occupancy of `memory-access` and `memory-transpose`: only a
+  second run under Nsight Compute counts them ([an example](profiles/memory-transpose.kernels.md)).
+- The Triton stages of the video have no ceiling: the frames of a step fit in the L2 cache.
+- The GPU waits for the host in a part of the newer pages: all of `compile-modes` and `llm-serving`, two rungs each of
+  `diffusion-step`, `mixture-of-experts` and `optimizer-step`, and `int4`. The end of this page has what bounds each.
 - A ring of `streaming`, one of `two-layer-net` and the prefetcher of the loaders stay apart: the first two are what
   their pages teach."""
 
