@@ -421,7 +421,7 @@ class RunView:
             return []
         verb = "passes and is" if len(unrecorded) == 1 else "pass and are"
         count = f"{number_of(len(unrecorded), 'case')} {verb} not recorded yet"
-        return [f"{describe_recording(self.run, unrecorded)} ({count})"]
+        return [f"{describe_recording(self.run, unrecorded)}  # {count}"]
 
 
 def describe_absence(case: CaseResult) -> str:
