@@ -410,8 +410,8 @@ class RunView:
 
     @property
     def next_command(self) -> list[str]:
-        """The recording of the cases that pass a developer's run and are not recorded yet; none where there are none,
-        or a fault is in."""
+        """The recording of the cases that pass a developer's run and are not recorded yet, and a line with their
+        number; empty where there are none, or a fault is in."""
         unrecorded = [
             case.case_id
             for case in self.cases
@@ -421,7 +421,7 @@ class RunView:
             return []
         verb = "passes and is" if len(unrecorded) == 1 else "pass and are"
         count = f"{number_of(len(unrecorded), 'case')} {verb} not recorded yet"
-        return [f"{describe_recording(self.run, unrecorded)}  # {count}"]
+        return [describe_recording(self.run, unrecorded), count]
 
 
 def describe_absence(case: CaseResult) -> str:
