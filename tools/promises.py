@@ -15,11 +15,10 @@ from functools import cache
 from gpugate import units
 from gpugate.errors import GpugateError
 from gpugate.judging.rules import decide
-from gpugate.measurement.record import Process
 from gpugate.report.table import Column, Table
 from gpugate.results.case import CaseResult, Confirmation, summarize_decider
 from gpugate.results.run import Mode
-from gpugate.results.summary import group_by_night, select_counted, summarize_process
+from gpugate.results.summary import summarize_process
 from gpugate.results.verdict import GOOD
 from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
@@ -88,7 +87,7 @@ class RecordedCase(PromisedCase):
     @property
     def items_per_s(self) -> Spread:
         """Items per second of the optimized side of the current record."""
-        pairs = [[pair for build in process for pair in build.pairs] for process in _counted(self.entry.current)]
+        pairs = [[pair for build in process for pair in build.pairs] for process in self.entry.current.processes]
         optimized = (statistics.median(pair.optimized_ms for pair in process) for process in pairs)
         return Spread.of([self.case.size.items_per_second(ms) for ms in optimized])
 
@@ -305,13 +304,8 @@ def is_kept(one: RunCase) -> bool:
 
 
 def speedups(record: Record) -> Spread:
-    """Computes the speedups of the counted processes."""
-    return Spread.of([summarize_process(process).speedup.median for process in _counted(record)])
-
-
-def _counted(record: Record) -> list[Process]:
-    summaries = [summarize_process(process) for process in record.processes]
-    return [record.processes[index] for index in select_counted(summaries, group_by_night(record.started_at))]
+    """Computes the speedups of the recorded processes."""
+    return Spread.of([summarize_process(process).speedup.median for process in record.processes])
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -33,10 +33,10 @@ Its figures belong to the rules, the records and the promises of the hash `{rule
 """
 SIMULATED = """## Simulated nights
 
-Each night, the whole suite is judged by the gate's own rules: records and promises, disturbed processes at the recorded
-rate and up to three processes. {billed} of {cases} records have a bill, which is judged, too; no duet is simulated. A
-step that takes longer runs its kernels longer where these take half of it, and otherwise takes more CPU time, which is
-no evidence where threads wait in a loop. The times of a bill vary as between the recorded processes.
+Each night, the whole suite is judged by the gate's own rules: records and promises, with up to three processes.
+{billed} of {cases} records have a bill, which is judged, too; no duet is simulated. A step that takes longer runs its
+kernels longer where these take half of it, and otherwise takes more CPU time, which is no evidence where threads wait
+in a loop. The times of a bill vary as between the recorded processes.
 All processes of a case share the loan of its night, which moves the optimized side and its bill. "As git shows" is a
 standard deviation of 0.41 %, the largest of the loans in the history of the records, and 0.51 % for `inductor-fp16`;
 with the loan before the four of these records, `inductor-fp16` has 2.15 %. 1.4 % is the largest
@@ -111,15 +111,16 @@ def describe_simulation() -> str:
 def simulate() -> str:
     """The tables of the simulated nights of an H200."""
     suite = nights.load_cases()
+    recordings = NIGHTS // nights.NIGHTS_OF_A_RECORD
     known = [(case, nights.copy_record(case)) for case in suite]
     free: list[tuple[nights.Case, nights.Truth | None]] = [(case, None) for case in suite]
     quiet = [
         ("no loan effect, as recorded", _draw_nights(known, nights.NO_LOANS)),
         (Markdown("**loans as git shows, as recorded**"), _draw_nights(known, nights.LOANS_IN_GIT)),
         ("loans as git shows, unknown", _draw_nights(free, nights.LOANS_IN_GIT)),
-        (
-            "loans as git shows, recorded anew",
-            nights.simulate_recordings(suite, None, nights.LOANS_IN_GIT, NIGHTS // nights.NIGHTS_OF_A_RECORD, 0.0),
+        *(
+            (name, nights.simulate_recordings(suite, processes, nights.LOANS_IN_GIT, recordings, 0.0))
+            for name, processes in (("loans as git shows, recorded anew", None), ("the same of three processes", 3))
         ),
         ("loans as git shows with the one before, as recorded", _draw_nights(known, nights.LOANS_WITH_THE_ONE_BEFORE)),
         ("loans of 1.4 %, as recorded", _draw_nights(known, nights.HARD_LOANS)),
@@ -129,7 +130,11 @@ def simulate() -> str:
         ("by the records, loans as git shows", _draw_nights(known, nights.LOANS_IN_GIT, nights.SLOWDOWN)),
         *(
             (name, nights.simulate_recordings(suite, processes, nights.LOANS_IN_GIT, RECORDINGS, nights.SLOWDOWN))
-            for name, processes in (("recorded anew, loans", None), ("the same of 11 processes", 11))
+            for name, processes in (
+                ("recorded anew, loans", None),
+                ("the same of three processes", 3),
+                ("the same of 11 processes", 11),
+            )
         ),
     ]
     return "\n\n".join(
@@ -145,9 +150,8 @@ def judge_left_out(machine: Machine) -> str:
     left = nights.leave_one_out(machine)
     return (
         f"{left.false_alarms} of {left.processes} gates were red, and {left.caught} with a step "
-        f"{units.percent(nights.SLOWDOWN)} slower. The 99 % interval of {left.excluding} of {left.undisturbed} "
-        "undisturbed processes excludes the median of the others; of pairs and builds alone, it would be "
-        f"{left.excluding_alone}."
+        f"{units.percent(nights.SLOWDOWN)} slower. The 99 % interval of {left.excluding} of {left.processes} "
+        f"processes excludes the median of the others; of pairs and builds alone, it would be {left.excluding_alone}."
     )
 
 

@@ -1,9 +1,9 @@
 """Simulated nights of the recorded suite: its false alarms, and the slowdowns that it catches, by the gate's own rules.
 
 A process is a recorded one whose times are drawn from the joint normal distribution of its case's log reference time
-and of the log time beyond its control. Disturbed processes are recorded ones, at the recorded rate of the case. Where
-the record has bills, the process has one, too: the logs of all its times are drawn from their joint normal distribution
-over the recorded bills, apart from the wall time. The gate's own rules decide, with up to three processes.
+and of the log time beyond its control. Where the record has bills, the process has one, too: the logs of all its times
+are drawn from their joint normal distribution over the recorded bills, apart from the wall time. The gate's own rules
+decide, with up to three processes.
 `python -m tools.sharpness` writes the figures.
 """
 
@@ -26,16 +26,12 @@ from gpugate.measurement.record import Measurement, Process, StepProfile
 from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult, Promise, Remembered
 from gpugate.results.summary import (
-    disturbances,
-    find_undisturbed,
-    group_by_night,
     history,
-    select_counted,
     shrink_records,
     summarize,
     summarize_process,
 )
-from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.statistics.variation import Control, Variation, median_variance
 from gpugate.store import baseline
 from gpugate.store.baseline import Entry, Record
@@ -93,18 +89,12 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A recorded case. `counted` and `left_out` are the indices of the undisturbed and the disturbed processes;
-    where fewer than three are undisturbed, those that the record counts.
-
-    `spread` is the covariance of log reference time and of the log time beyond its control over the undisturbed ones.
-    """
+    """A recorded case. `spread` is the covariance of log reference time and of the log time beyond its control."""
 
     case_id: str
     promise: float | None
     remembered: Remembered
     processes: tuple[Process, ...]
-    counted: tuple[int, ...]
-    left_out: tuple[int, ...]
     spread: npt.NDArray[np.float64]
 
     @property
@@ -171,7 +161,7 @@ def _leave_out(entry: Entry, index: int | None) -> Entry | None:
     if index is None:
         return entry
     record = entry.current
-    if index >= len(record.processes) or len(record.processes) <= MIN_PROCESSES:
+    if index >= len(record.processes) or len(record.processes) <= DECIDING_PROCESSES:
         return None
     rest = _drop(record, index)
     return Entry(rest if entry.anchor == record else entry.anchor, rest)
@@ -184,13 +174,8 @@ def _drop(record: Record, index: int) -> Record:
 
 
 def _case(case_id: str, record: Record, remembered: Remembered, promise: float | None) -> Case:
-    found = [summarize_process(process) for process in record.processes]
-    groups = group_by_night(record.started_at)
-    undisturbed = find_undisturbed(found, groups)
-    counted = tuple(undisturbed if len(undisturbed) >= DECIDING_PROCESSES else select_counted(found, groups))
-    left_out = tuple(index for index in range(len(found)) if index not in counted)
-    case = Case(case_id, promise, remembered, record.processes, counted, left_out, np.zeros((2, 2)))
-    return replace(case, spread=np.cov(np.array([_locate(case, record.processes[index]) for index in counted]).T))
+    case = Case(case_id, promise, remembered, record.processes, np.zeros((2, 2)))
+    return replace(case, spread=np.cov(np.array([_locate(case, process) for process in record.processes]).T))
 
 
 def _locate(case: Case, builds: Process) -> tuple[float, float]:
@@ -218,21 +203,19 @@ def draw_truth(case: Case, draw: Draw) -> Truth:
     """A distribution that the record leaves possible: each variance is s^2 f / chi^2(f), and the mean differs from the
     recorded median by the error of that median."""
     recorded, known = copy_record(case), case.control.variation
-    own = len(case.counted) - 1
+    own = len(case.processes) - 1
     of_reference = float(case.spread[0, 0]) * own / draw.chisquare(own)
     beyond = known.share**2 * known.degrees_of_freedom / draw.chisquare(known.degrees_of_freedom)
     scale = np.sqrt(np.array([of_reference, beyond]) / np.maximum(np.diag(case.spread), 1e-12))
     spread = case.spread * np.outer(scale, scale)
-    error = draw.multivariate_normal([0.0, 0.0], spread * median_variance(len(case.counted)), method="eigh")
+    error = draw.multivariate_normal([0.0, 0.0], spread * median_variance(len(case.processes)), method="eigh")
     return Truth(recorded.mean + error, spread, recorded.slope, recorded.bills)
 
 
 def draw_process(case: Case, truth: Truth, shift: float, draw: Draw) -> Drawn:
     """One process; `shift` is the log by which the optimized side takes longer than the truth."""
     bills = lengthen(draw_bills(truth.bills, draw), case, shift) if len(truth.bills) >= DECIDING_PROCESSES else None
-    if draw.random() < len(case.left_out) / len(case.processes):
-        return Drawn(scale(case.processes[case.left_out[draw.integers(len(case.left_out))]], 0.0, shift), bills)
-    template = case.processes[case.counted[draw.integers(len(case.counted))]]
+    template = case.processes[draw.integers(len(case.processes))]
     reference, beyond = draw.multivariate_normal(truth.mean, truth.spread, method="eigh")
     was_reference, was_optimized = _log_times(template)
     optimized = beyond + truth.slope * reference + shift
@@ -357,8 +340,7 @@ class LeftOut(NamedTuple):
     processes: int
     false_alarms: int
     caught: int  # of the processes with an optimized side that is SLOWDOWN slower
-    undisturbed: int
-    excluding: int  # of the undisturbed ones, those whose interval excludes the median of the others
+    excluding: int  # those whose interval excludes the median of the others
     excluding_alone: int  # the same of the intervals that contain pairs and builds alone
 
 
@@ -372,8 +354,7 @@ def leave_one_out(machine: Machine = H200) -> LeftOut:
             places = [index, *((index + 1 + step) % (others + 1) for step in range(DECIDING_PROCESSES - 1))]
             red = [is_red(case, [_take(case, record, one, slowdown) for one in places]) for slowdown in (0.0, SLOWDOWN)]
             raw, of_machine = summarize_process(builds), summarize(measure(builds), then)
-            undisturbed = bool(disturbances([raw, *map(summarize_process, case.processes)], ())[0] <= 1)
             intervals = of_machine.speedup, raw.speedup
             outside = [not one.low <= then.speedup <= one.high for one in intervals]
-            found += [1, *red, undisturbed, *(undisturbed and one for one in outside)]
+            found += [1, *red, *outside]
     return LeftOut(*found.tolist())

@@ -16,8 +16,9 @@ from pathlib import Path
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import machine_name
 from gpugate.results.run import RunResult
-from gpugate.session.options import DEFAULT_PROCESSES, check_reason, find_baselines, find_project, whole_number
+from gpugate.session.options import check_reason, find_baselines, find_project, whole_number
 from gpugate.session.recording import write
+from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store import baseline, nights, run_file
 from gpugate.store.night_files import find_runs
 from gpugate.units import list_names
@@ -38,13 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     case = "accept this case alone, whose new record is also its anchor; repeat it for more (default: all cases)"
     folder = "the folder of baselines (default: the setting perf_baselines, else baselines)"
     more = "add the runs to the recorded processes, such as those of another night (default: off)"
-    force = "replace a record even by processes that were disturbed (default: the record stays)"
+    force = "replace a record even by one that detects far less (default: the sharper record stays)"
     delete = "record nothing, but delete the record of CASE on every machine (default: none)"
     add("runs", metavar="RUNS", type=Path, nargs="?", help=runs)
     add("--case", metavar="CASE", action="append", default=[], help=case)
     add("--reason", metavar="TEXT", default="", help="the reason, which the baseline file keeps (default: none)")
     fewest = "the fewest processes that make a record (default: %(default)s)"
-    add("--processes", metavar="N", default=str(DEFAULT_PROCESSES), help=fewest)
+    add("--processes", metavar="N", default=str(DECIDING_PROCESSES), help=fewest)
     add("--baselines", metavar="DIR", type=Path, help=folder)
     add("--add", action="store_true", help=more)
     add("--force", action="store_true", help=force)

@@ -29,7 +29,7 @@ from gpugate.report.table import Column, Table, style_of
 from gpugate.report.terminal import print_parts, terminal_columns
 from gpugate.session.machine_facts import Facts
 from gpugate.session.options import DEFAULT_BASELINES, device_name, find_baselines
-from gpugate.statistics.policy import MIN_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store import baseline
 from gpugate.store.baseline import Record
 from gpugate.store.codec import from_json
@@ -149,9 +149,9 @@ def judge_baselines(path: Path, environment: Environment, records: Mapping[str, 
             step = f"OMP_NUM_THREADS={cores} {command} --gate, which compares with the records of {of}, or {record_all}"
         folder = path / machine_name(environment)
         return "bad", f"{folder} has no record of {lacking}, and a gate fails without one: {step}"
-    few = [name for name, record in records.items() if len(record.processes) < MIN_PROCESSES]
+    few = [name for name, record in records.items() if len(record.processes) < DECIDING_PROCESSES]
     if few:
-        counts = f"{len(few)} of {len(records)} cases are recorded by fewer than {MIN_PROCESSES} processes"
+        counts = f"{len(few)} of {len(records)} cases are recorded by fewer than {DECIDING_PROCESSES} processes"
         return "bad", f"{counts} ({list_names(few, SHOWN)}), and a gate fails on them: {record_all}"
     counts, differences = number_of(len(records), "case"), chain.from_iterable(match.differences for match in matches)
     if differing := list(dict.fromkeys(differences)):

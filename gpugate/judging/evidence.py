@@ -19,7 +19,7 @@ from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import History, Summary, WallLimits
 from gpugate.statistics.intervals import Estimate, time_interval, widen
-from gpugate.statistics.policy import MIN_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.statistics.variation import Control
 from gpugate.workload import Contract
@@ -223,7 +223,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         unfit=result.unfit,
         not_engaged=next((one.not_engaged for one in result.processes if one.not_engaged is not None), None),
         differences=tuple(dict.fromkeys(changes)),
-        lacks_record=mode is Mode.GATE if record is None else record.current.processes < MIN_PROCESSES,
+        lacks_record=mode is Mode.GATE if record is None else record.current.processes < DECIDING_PROCESSES,
         slow_host=slow if slow is not None and slow > PROBE_RATIO else None,
         impossible=impossible_rate(timed[0], summaries[0], result.size) if timed else None,
         slowed=slowed_reference(timed[0] if timed else first),
@@ -257,7 +257,7 @@ def _allow_chance(minimum: float, record: Remembered) -> float:
     A promise of a gain is kept by no loss, however much the record varies.
     """
     then = record.current
-    if then.speedup < minimum or then.processes < MIN_PROCESSES:
+    if then.speedup < minimum or then.processes < DECIDING_PROCESSES:
         return 0.0
     least = max(then.speedup * (1 - then.tolerance(record.checks)), 1.0 if minimum > 1 else 0.0)
     return max(0.0, 1 - least / minimum)

@@ -17,7 +17,7 @@ from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
 from gpugate.statistics.intervals import Estimate
-from gpugate.statistics.policy import MIN_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES
 
 Facts = Mapping[str, Fact | None]  # None is left out
 Numbers = dict[str, float | str | None]
@@ -88,7 +88,7 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         **dict.fromkeys(OF_PROMISE, promise),
         ReasonCode.PAIRS: pairs,
         ReasonCode.NO_RECORD: (
-            {"processes": record.current.processes, "needed": MIN_PROCESSES} if record is not None else {}
+            {"processes": record.current.processes, "needed": DECIDING_PROCESSES} if record is not None else {}
         ),
         ReasonCode.OTHER_CORES: {"recorded_cores": cores.recorded, "cores": cores.now} if cores is not None else {},
         ReasonCode.SLOW_HOST: {"times": one.slow_host},

@@ -19,7 +19,7 @@ BASELINES = "--perf-baselines"
 MOST_NAMED = 3  # cases by a command for all that were measured
 
 # Of two lines the first is a command alone: an interactive zsh takes no comment behind one.
-_IF_INTENDED = '\nif intended, once it was measured by five processes: gpugate accept --case {case} --reason "..."'
+_IF_INTENDED = '\nif intended, once it was measured by three processes: gpugate accept --case {case} --reason "..."'
 _WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.REPEAT: "{again}",
     NextStep.MEASURE_LONGER: "{again} --perf-budget 30",

@@ -15,7 +15,7 @@ from gpugate.measurement.record import Measurement, Pair, TimedBuild
 from gpugate.measurement.speedup import speedup_of
 from gpugate.results.bill import Bills, ProcessBills, stored_bills
 from gpugate.statistics.intervals import Estimate, robust_spread, time_interval, widen
-from gpugate.statistics.policy import MIN_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.statistics.variation import (
     WALL_FACTOR,
     Control,
@@ -27,9 +27,6 @@ from gpugate.statistics.variation import (
 )
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes, stored_unless
 
-DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
-ALWAYS_AS_FAST = 0.1  # log-time of the reference side above the median process's
-ALWAYS_DISTURBED = 0.25  # as ALWAYS_AS_FAST, however much the others vary
 UNKNOWN_TOLERANCE = 0.05  # of a speedup whose variation is not known
 NIGHT_GAP = datetime.timedelta(hours=6)  # a machine's state lasts hours and differs by the next night
 
@@ -111,23 +108,23 @@ class History:
 
     @property
     def wall(self) -> Control | None:
-        """The control of the optimized side's time; None for fewer than MIN_PROCESSES. A history of an older run has
-        the variation of the time alone."""
-        if self.processes < MIN_PROCESSES or self.optimized_ms_cv is None:
+        """The control of the optimized side's time; None for fewer than DECIDING_PROCESSES. A history of an older run
+        has the variation of the time alone."""
+        if self.processes < DECIDING_PROCESSES or self.optimized_ms_cv is None:
             return None
         return self.control or Control(0.0, Variation(self.optimized_ms_cv, self.processes - 1))
 
     @property
     def half_widths(self) -> tuple[float, float]:
         """The half-widths of intervals that one process gives for its machine, of the speedup and of the optimized
-        side's time; 0 for fewer than MIN_PROCESSES."""
-        if self.processes < MIN_PROCESSES or self.variation is None or self.optimized_ms_cv is None:
+        side's time; 0 for fewer than DECIDING_PROCESSES."""
+        if self.processes < DECIDING_PROCESSES or self.variation is None or self.optimized_ms_cv is None:
             return 0.0, 0.0
         return self.variation.half_width, Variation(self.optimized_ms_cv, self.processes - 1).half_width
 
     def tolerance(self, checks_per_night: int) -> float:
         """The share by which a speedup may fall short of this one by chance, in a night of so many checks of times."""
-        if self.variation is None or self.processes < MIN_PROCESSES:
+        if self.variation is None or self.processes < DECIDING_PROCESSES:
             return UNKNOWN_TOLERANCE
         return -math.expm1(-log_tolerance(self.variation, self.processes, checks_per_night))
 
@@ -167,50 +164,17 @@ def summarize_process(builds: Sequence[TimedBuild]) -> ProcessSummary:
     return ProcessSummary(speedup_of(builds), median(reference_ms))
 
 
-def disturbances(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]]) -> list[float]:
-    """The disturbance of each process by another program on its machine: above 1 the process was disturbed.
-
-    A short disturbance widens the interval of a process. A lasting one slows its reference side, whose code is the same
-    in all processes. Disturbed processes do not show how much processes differ by themselves, and with them in the cv a
-    tolerance would hide any regression. `groups` are the indices by night: the usual time of a reference is the median
-    of its night, since a slower night belongs into a record.
-    """
-    if not processes:
-        return []
-    slower = np.log([one.reference_ms for one in processes])
-    for group in groups or [range(len(processes))]:
-        slower[list(group)] -= np.median(slower[list(group)])
-    widths = [one.speedup.half_width for one in processes]
-    as_fast = min(max(ALWAYS_AS_FAST, DISTURBED * robust_spread(slower.tolist())), ALWAYS_DISTURBED)
-    narrow = DISTURBED * median(widths)
-    return [max(width / narrow, float(log) / as_fast) for width, log in zip(widths, slower, strict=True)]
-
-
-def find_undisturbed(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]]) -> list[int]:
-    """Indices of the processes that show no disturbance."""
-    return [index for index, disturbance in enumerate(disturbances(processes, groups)) if disturbance <= 1]
-
-
-def select_counted(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]] = ()) -> list[int]:
-    """Indices of the processes that count: the undisturbed ones, and of the others the least, up to MIN_PROCESSES."""
-    found = disturbances(processes, groups)
-    count = max(MIN_PROCESSES, sum(disturbance <= 1 for disturbance in found))
-    return sorted(sorted(range(len(processes)), key=found.__getitem__)[:count])
-
-
 def history(
     processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str] = (), bills: Sequence[Bills | None] = ()
 ) -> History:
     """Each process is the builds that it measured, `started_at` when it did, and `bills` has the bill of each.
 
-    Raises ValueError for no process. Disturbed processes do not count beyond the MIN_PROCESSES that a history needs.
+    All processes count, those beside other work, too: without them a gate alarms as often and finds as much.
+    Raises ValueError for no process.
     """
     if not processes:
         raise ValueError("no processes: a history needs at least one")
     summaries = [summarize_process(process) for process in processes]
-    kept = select_counted(summaries, group_by_night(started_at))
-    processes, summaries = [processes[index] for index in kept], [summaries[index] for index in kept]
-    groups = group_by_night([started_at[index] for index in kept] if started_at else ())
     pairs = [[pair for build in process for pair in build.pairs] for process in processes]
     optimized = [median([pair.optimized_ms for pair in process]) for process in pairs]
     speedups, references = [one.speedup.median for one in summaries], [one.reference_ms for one in summaries]
@@ -221,14 +185,14 @@ def history(
         optimized_ms=median(optimized),
         optimized_ms_cv=_variation(optimized),
         processes=len(processes),
-        sittings=max(1, len(groups)),
+        sittings=max(1, len(group_by_night(started_at))),
         sm_clock_mhz=sm_clock_mhz(pair for process in pairs for pair in process),
         optimized_steps_per_block=float(
             np.median([one.optimized_steps_per_block for process in processes for one in process])
         ),
         pair_noise=median(_pair_noise(process) for process in processes),
         control=fit_control(np.log(optimized).tolist(), np.log(references).tolist()),
-        bills=tuple(bills[index] for index in kept) if any(bills) else (),
+        bills=tuple(bills) if any(bills) else (),
     )
 
 
@@ -245,7 +209,7 @@ def shrink_records(current: Sequence[History]) -> list[History]:
     """Shrinks the variations of the current records of one machine towards their predictions from the noise of the
     pairs: those of the speedups, and those of the times beyond their controls.
 
-    The predictions are fitted to these records. A history of fewer than MIN_PROCESSES stays as it is.
+    The predictions are fitted to these records. A history of fewer than DECIDING_PROCESSES stays as it is.
     """
     of_speedups = shrink_all([_observe(one, one.variation) for one in current])
     of_times = shrink_all([_observe(one, one.control.variation if one.control else None) for one in current])
@@ -260,6 +224,6 @@ def shrink_records(current: Sequence[History]) -> list[History]:
 
 
 def _observe(history: History, variation: Variation | None) -> tuple[Variation, float] | None:
-    if variation is None or history.pair_noise is None or history.processes < MIN_PROCESSES:
+    if variation is None or history.pair_noise is None or history.processes < DECIDING_PROCESSES:
         return None
     return variation, history.pair_noise

@@ -1,4 +1,4 @@
-"""The variation of a case between processes: known from five or six values, shrunk towards its prediction from the
+"""The variation of a case between processes: known from three to eleven values, shrunk towards its prediction from the
 noise of the pairs; the tolerances that follow from it, and the slowdown that they detect. Pure."""
 
 from __future__ import annotations

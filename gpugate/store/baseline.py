@@ -26,18 +26,15 @@ from gpugate.results.case import CaseResult, describe_other_reference
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.summary import (
-    DISTURBED,
     UNKNOWN_TOLERANCE,
     History,
-    find_undisturbed,
     group_by_night,
     history,
-    select_counted,
     shrink_records,
     summarize_process,
 )
 from gpugate.results.verdict import Outcome
-from gpugate.statistics.policy import MIN_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.json_file import JsonFile
 from gpugate.store.writable_folder import lock_folder
 from gpugate.units import Positive, number_of, round_stored, stored_unless
@@ -49,7 +46,6 @@ from gpugate.workload import CaseKey, WorkloadName
 # the word `anchor`. 6: the step profile of a case, which was in a file of its own. 7: without the side of a build that
 # was built first, which decides nothing.
 FORMAT_VERSION = 7
-BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
 USEFUL = 0.25  # a record that misses a larger slowdown gates nearly nothing by the wall time
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED)
 
@@ -141,7 +137,7 @@ class Recording:
     reason: str
     new_anchor: bool = False
     adding: bool = False  # to the processes that are recorded, in place of replacing them
-    force: bool = False  # a disturbed record may replace a sharper one
+    force: bool = False  # a useless record may replace one that is twice as sharp
 
 
 Recorded = tuple[list[BaselineFile], dict[str, str]]  # and the reason for each measured case without a new record
@@ -177,7 +173,7 @@ def record_cases(
     The records of other cases stay. A case gets none that failed, has no valid times, was judged WRONG or NOT_ENGAGED,
     was measured by fewer than `min_processes` runs, or whose workload's source differs between runs. Where runs are
     added to a record, the recorded processes count as runs, each run may be added once, and a case that is slower than
-    recorded gets none, too. Otherwise a disturbed record does not replace a sharper one, unless that is forced.
+    recorded gets none, too. Otherwise a useless record does not replace one that is twice as sharp, unless forced.
     Raises BaselineError where no case gets a record, and when the runs differ in environment.
     """
     found = differences([run.environment for run in runs])
@@ -307,7 +303,7 @@ def _load(folder: Path, workload: str) -> BaselineFile:
 def _beats(record: Record, anchor: Record) -> bool:
     """True where a record is clearly better than the anchor: its gain must not creep away unseen either."""
     now, then = record.history, anchor.history
-    return now.processes >= MIN_PROCESSES and now.speedup > then.speedup * (1 + then.tolerance(checks_per_night=1))
+    return now.processes >= DECIDING_PROCESSES and now.speedup > then.speedup * (1 + then.tolerance(checks_per_night=1))
 
 
 def _check_fit(result: CaseResult, recording: Recording) -> None:
@@ -365,24 +361,15 @@ def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
 
 
 def _check_worth_replacing(case_id: str, old: Record, new: Record) -> None:
-    """Raises BaselineError where the processes of `new` were disturbed and it detects less than `old` does.
-
-    A machine that was busy all the time disturbs each process alike: their intervals are compared with those of `old`.
-    """
-    recorded, measured = ([summarize_process(process) for process in one.processes] for one in (old, new))
-    narrow = DISTURBED * statistics.median(one.speedup.half_width for one in recorded)
-    undisturbed = find_undisturbed(measured, group_by_night(new.started_at))
-    disturbed = len(measured) - sum(measured[index].speedup.half_width <= narrow for index in undisturbed)
+    """Raises BaselineError where `new` misses a slowdown of USEFUL, and one twice as large as `old` does."""
     before, after = _detectable(old), _detectable(new)
-    if (2 * disturbed > len(measured) or after > BLUNT) and after >= before:
-        if 2 * disturbed > len(measured):
-            why = f"{disturbed} of its {len(measured)} processes were disturbed"
-        else:
-            why = f"its {len(measured)} processes vary by {units.percent(new.history.speedup_cv or 0.0)}"
+    if after > max(USEFUL, 2 * before):
         new_one = f"the new one of {units.percent(after)}" if math.isfinite(after) else "the new one detects none"
+        varies = units.percent(new.history.speedup_cv or 0.0)
         raise BaselineError(
             f"the record of {case_id} stays: it detects a slowdown of {units.percent(before)}, and {new_one}, since "
-            f"{why}: record again on a quieter machine, or give gpugate accept --force"
+            f"its {len(new.processes)} processes vary by {varies}: record again on a quieter machine, or give gpugate "
+            "accept --force"
         )
 
 
@@ -398,7 +385,7 @@ def find_useless(files: Sequence[BaselineFile], recorded: Container[str]) -> lis
     return [
         case_id
         for case_id, record in entries.items()
-        if case_id in recorded and len(record.processes) >= MIN_PROCESSES and _detectable(record) > USEFUL
+        if case_id in recorded and len(record.processes) >= DECIDING_PROCESSES and _detectable(record) > USEFUL
     ]
 
 
@@ -438,22 +425,17 @@ def _describe_changes(file: BaselineFile, key: str, old: Entry | None, new: Entr
 
 
 def _describe(record: Record) -> str:
-    """Describes the processes that count: `2.09x, 2.08..2.10 over 5 of 6 processes, cv 0.4 %, detects 3.2 %`.
+    """Describes the processes: `2.09x, 2.08..2.10 over 5 processes, cv 0.4 %, detects 3.2 %`.
 
     The last percentage is the smallest slowdown that a gate of this case alone catches 95 times in 100.
     """
-    found, measured = record.history, [summarize_process(process) for process in record.processes]
-    groups = group_by_night(record.started_at)
-    kept = select_counted(measured, groups)
-    each = [measured[index].speedup.median for index in kept]
-    of_all = f"{len(kept)} of " if len(kept) < len(measured) else ""
-    processes = number_of(len(measured), "process", "processes")
+    found = record.history
+    each = [summarize_process(process).speedup.median for process in record.processes]
+    processes = number_of(len(each), "process", "processes")
     nights = f" on {found.sittings} nights" if found.sittings > 1 else ""
-    spread = f"{units.interval(min(each), max(each))} over {of_all}{processes}{nights}"
-    if len(measured) < MIN_PROCESSES:
-        return f"{units.ratio(found.speedup)}, {spread}: a gate needs {MIN_PROCESSES}"
-    disturbed = len(set(kept) - set(find_undisturbed(measured, groups)))
-    doubt = f", {disturbed} of them disturbed: record again on a quieter machine" if disturbed else ""
+    spread = f"{units.interval(min(each), max(each))} over {processes}{nights}"
+    if len(each) < DECIDING_PROCESSES:
+        return f"{units.ratio(found.speedup)}, {spread}: a gate needs {DECIDING_PROCESSES}"
     detectable = _detectable(record)
     detects = f"detects {units.percent(detectable)}" if math.isfinite(detectable) else "detects no slowdown"
-    return f"{units.ratio(found.speedup)}, {spread}, cv {units.percent(found.speedup_cv or 0.0)}, {detects}{doubt}"
+    return f"{units.ratio(found.speedup)}, {spread}, cv {units.percent(found.speedup_cv or 0.0)}, {detects}"

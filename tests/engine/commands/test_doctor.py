@@ -103,7 +103,7 @@ def test_yardsticks_without_recorded_ones_are_compared_with_each_other(
         (record, "ok", "1 case, recorded with the present software"),
         (lambda path: record(path).unlink(), "bad", "no record of this machine, and a gate fails without one: pytest"),
         (lambda path: record(path).write_text("{"), "bad", "net.json cannot be used because it is cut off"),
-        (lambda path: record(path, processes=(PROCESS,)), "bad", "fewer than 5 processes (net/fused/cuda), and a gate"),
+        (lambda path: record(path, processes=(PROCESS,)), "bad", "fewer than 3 processes (net/fused/cuda), and a gate"),
         (lambda path: record(path, environment=OTHER_DRIVER), "ok", "judged loosely: driver 999.1 -> 580.65"),
     ],
 )

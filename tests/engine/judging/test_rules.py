@@ -166,7 +166,7 @@ WALL: Table = [
     (case(measured(error=0.5), remembered=None), Outcome.NO_BASELINE, "no_record", None),
     (case(SLOW, remembered=None), Outcome.NO_BASELINE, "no_record", NextStep.RECORD),
     (case(SLOW, remembered=None, cores_changed=CoresChanged(8, 4)), ENV_INVALID, "other_cores", NextStep.SAME_CORES),
-    (case(SLOW, remembered=record(replace(RECORDED, processes=4))), Outcome.NO_BASELINE, "no_record"),
+    (case(SLOW, remembered=record(replace(RECORDED, processes=2))), Outcome.NO_BASELINE, "no_record"),
     (case(SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
     (case(replace(SLOW, reference_slowdown=3.0)), UNDECIDED, "reference_slowed"),
     (case(replace(SLOW, instances=())), UNDECIDED, "nothing_measured"),

@@ -65,7 +65,7 @@ def test_fresh_processes_record_and_say_what_they_wrote(recorded_project: TinyPr
     said = (recorded_project.path / "said").read_text(encoding="utf-8")
     assert "recording: fresh process 2 of 2" in said
     assert "tiny/quick/cpu: recorded " in said
-    assert " over 2 processes: a gate needs 5" in said
+    assert " over 2 processes: a gate needs 3" in said
     assert f"written to {recorded_project.baselines}: read the difference and commit it" in said
     assert f"the runs stay in {kept_runs(recorded_project)} until the next recording; gpugate accept " in said
     assert "NO_BASELINE" not in said  # it is what a recording is for
