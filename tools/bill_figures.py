@@ -162,12 +162,12 @@ def leave_one_out(machine: Machine) -> list[Process]:
     """Each recorded process that has a bill, with the record of the bills of the others."""
     found = []
     for case_id, entry in load_entries(machine).items():
-        record = entry.current
+        record = entry.record
         for index, bills in enumerate(record.bills):
             others = [one for place, one in enumerate(record.bills) if one is not None and place != index]
             if bills is not None and len(others) >= DECIDING_PROCESSES:
                 then = replace(record.history, bills=tuple(others))
-                remembered = Remembered(then, then, "exact", optimized_counters=find_most(others))
+                remembered = Remembered(then, "exact", optimized_counters=find_most(others))
                 found.append(Process(case_id, Drawn(record.processes[index], bills).measurement, remembered))
     return found
 
@@ -216,7 +216,7 @@ def record_of(process: Measurement) -> Remembered:
     bills = (bills_of(process),) * DECIDING_PROCESSES
     speedup = reference_ms / optimized_ms
     then = History(speedup, None, reference_ms, optimized_ms, None, DECIDING_PROCESSES, bills=bills)
-    return Remembered(then, then, "exact", optimized_counters=process.optimized_counters)
+    return Remembered(then, "exact", optimized_counters=process.optimized_counters)
 
 
 def list_caught(processes: Sequence[Process]) -> Iterator[tuple[str, ...]]:

@@ -255,7 +255,7 @@ def decide_cases(
     for case_id, entry in nights.load_entries(machine).items():
         duet = None
         if case_id in noises:
-            noise, size = noises[case_id], size_of(entry.current.processes)
+            noise, size = noises[case_id], size_of(entry.record.processes)
             count = SLOWER_DUETS if slowdown else UNCHANGED_DUETS
             most = count_processes(noise, size, limit_s)
             duet = simulate(noise, size, slowdown, count, draw, most, goes_on=True)
@@ -332,7 +332,7 @@ def _describe_unchanged(what: str, duets: Mapping[str, Simulated]) -> str:
 
 
 def _describe_open(machine: Machine, one: Decided) -> tuple[str, ...]:
-    size, duet = size_of(nights.load_entries(machine)[one.case_id].current.processes), one.duet
+    size, duet = size_of(nights.load_entries(machine)[one.case_id].record.processes), one.duet
     return (
         machine.gpu,
         one.case_id,

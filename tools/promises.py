@@ -82,20 +82,20 @@ class RecordedCase(PromisedCase):
     @property
     def share(self) -> float:
         """The promise as a share of the recorded speedup."""
-        return self.promise / self.entry.current.history.speedup
+        return self.promise / self.entry.record.history.speedup
 
     @property
     def items_per_s(self) -> Spread:
         """Items per second of the optimized side of the current record."""
-        pairs = [[pair for build in process for pair in build.pairs] for process in self.entry.current.processes]
+        pairs = [[pair for build in process for pair in build.pairs] for process in self.entry.record.processes]
         optimized = (statistics.median(pair.optimized_ms for pair in process) for process in pairs)
         return Spread.of([self.case.size.items_per_second(ms) for ms in optimized])
 
     @property
     def reason(self) -> str:
         """The reason of a low promise, after the variation between processes; empty where none is given."""
-        why, cv = self.case.optimization.min_speedup_why, self.entry.current.history.speedup_cv
-        few = len(self.entry.current.processes) < 2
+        why, cv = self.case.optimization.min_speedup_why, self.entry.record.history.speedup_cv
+        few = len(self.entry.record.processes) < 2
         varied = "one process alone is recorded" if few else f"processes differ by {units.percent(cv or 0.0)}"
         return f"{varied}: {why}" if why else ""
 
@@ -186,7 +186,7 @@ def _load_speedups(machine: Machine) -> dict[str, list[StoredSpeedup]]:
 
 def _is_recorded(case: Case, entries: Mapping[str, Entry]) -> bool:
     """True where the case has a record that its sides did not change after."""
-    return case.id in entries and not is_outdated(case, entries[case.id].current.recorded_at)
+    return case.id in entries and not is_outdated(case, entries[case.id].record.recorded_at)
 
 
 def write_promises(machine: Machine, cases: Mapping[str, RecordedCase]) -> str:
@@ -238,7 +238,7 @@ def _speedups(cases: Mapping[str, RecordedCase]) -> Table:
 
 
 def _speedup_row(one: RecordedCase) -> tuple[str, ...]:
-    recorded = speedups(one.entry.current)
+    recorded = speedups(one.entry.record)
     return (
         one.name,
         f"`{one.case.reference_name}`",

@@ -199,7 +199,7 @@ def _seconds_of(run: RunResult) -> dict[str, float]:
 
 def _find_records(cases: Iterable[Case], machine: Machine, hashes: Mapping[str, str]) -> dict[str, Record]:
     """The machine's record of each case, where the sources of its workload are still those that were recorded."""
-    recorded = {case_id: entry.current for case_id, entry in load_entries(machine).items()}
+    recorded = {case_id: entry.record for case_id, entry in load_entries(machine).items()}
     known = (case for case in cases if case.id in recorded)
     return {case.id: recorded[case.id] for case in known if recorded[case.id].source_hash == hashes[case.workload.name]}
 

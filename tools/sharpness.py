@@ -82,8 +82,7 @@ def judge_cases(machine: Machine = H200) -> list[CaseSharpness]:
     """Every recorded case of a machine, the sharpest first."""
     files = baseline.load_all(machine.baselines)
     checks = 2 * sum(len(file.cases) for file in files.values())
-    recorded = baseline.histories_of(files)
-    found = (_case(case_id, then, checks) for case_id, (then, _) in recorded.items())
+    found = (_case(case_id, then, checks) for case_id, then in baseline.histories_of(files).items())
     return sorted(found, key=lambda one: (one.detectable, one.case_id))
 
 

@@ -120,7 +120,7 @@ def load_promises(machine: Machine = H200) -> Mapping[str, float | None]:
     known = Catalogue()
     known.register_module("workloads")
     known.load()
-    recorded = {case_id: entry.current.recorded_at for case_id, entry in load_entries(machine).items()}
+    recorded = {case_id: entry.record.recorded_at for case_id, entry in load_entries(machine).items()}
     cases = (case for case in known.cases() if case.id in recorded)
     return {case.id: machine.promise(case, recorded[case.id]).min_speedup for case in cases}
 
@@ -138,14 +138,14 @@ def load_cases(without: int | None = None, machine: Machine = H200) -> list[Case
     """
     kept = {case_id: _leave_out(entry, without) for case_id, entry in load_entries(machine).items()}
     found = {case_id: entry for case_id, entry in kept.items() if entry is not None}
-    current = [entry.current.history for entry in found.values()]
+    current = [entry.record.history for entry in found.values()]
     histories = shrink_records(current)
     checks = 2 * len(load_entries(machine))
     return [
         _case(
             case_id,
-            entry.current,
-            Remembered(of_case, of_case, "exact", checks=checks),
+            entry.record,
+            Remembered(of_case, "exact", checks=checks),
             load_promises(machine)[case_id],
         )
         for (case_id, entry), of_case in zip(found.items(), histories, strict=True)
@@ -160,11 +160,11 @@ def count_bills(suite: Sequence[Case]) -> int:
 def _leave_out(entry: Entry, index: int | None) -> Entry | None:
     if index is None:
         return entry
-    record = entry.current
+    record = entry.record
     if index >= len(record.processes) or len(record.processes) <= DECIDING_PROCESSES:
         return None
     rest = _drop(record, index)
-    return Entry(rest if entry.anchor == record else entry.anchor, rest)
+    return Entry(rest)
 
 
 def _drop(record: Record, index: int) -> Record:
@@ -303,7 +303,7 @@ def simulate_nights(
 def record_anew(suite: Sequence[Case], processes: int | None, draw: Draw) -> list[tuple[Case, Truth | None]]:
     """The suite with records drawn from distributions that the true ones leave possible, and these distributions.
 
-    The records have so many processes, or as many as the true ones; the new records are the anchors, too.
+    The records have so many processes, or as many as the true ones.
     """
     truths = [draw_truth(case, draw) for case in suite]
     histories = []
@@ -312,7 +312,7 @@ def record_anew(suite: Sequence[Case], processes: int | None, draw: Draw) -> lis
         histories.append(history([one.builds for one in drawn], bills=[one.bills for one in drawn]))
     anew = shrink_records(histories)
     return [
-        (replace(case, remembered=replace(case.remembered, current=then, anchor=then)), truth)
+        (replace(case, remembered=replace(case.remembered, current=then)), truth)
         for case, truth, then in zip(suite, truths, anew, strict=True)
     ]
 
@@ -347,9 +347,9 @@ class LeftOut(NamedTuple):
 def leave_one_out(machine: Machine = H200) -> LeftOut:
     """A process that confirms is one of the record."""
     found = np.zeros(len(LeftOut._fields), dtype=int)
-    for index in range(max(len(entry.current.processes) for entry in load_entries(machine).values())):
+    for index in range(max(len(entry.record.processes) for entry in load_entries(machine).values())):
         for case in load_cases(index, machine):
-            record, then = load_entries(machine)[case.case_id].current, case.remembered.current
+            record, then = load_entries(machine)[case.case_id].record, case.remembered.current
             builds, others = record.processes[index], len(case.processes)
             places = [index, *((index + 1 + step) % (others + 1) for step in range(DECIDING_PROCESSES - 1))]
             red = [is_red(case, [_take(case, record, one, slowdown) for one in places]) for slowdown in (0.0, SLOWDOWN)]

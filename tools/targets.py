@@ -109,9 +109,9 @@ def _list_values(target: Target, found: RecordedCase | RunCase) -> list[float]:
         values = (_read(target, one.result) for one in found.runs)
         return [value for value in values if value is not None]
     if target.quantity in (SPEEDUP, RATE):
-        spread = speedups(found.entry.current) if target.quantity == SPEEDUP else found.items_per_s
+        spread = speedups(found.entry.record) if target.quantity == SPEEDUP else found.items_per_s
         return [spread.low, spread.median, spread.high]
-    value = _find_counter(target, found.entry.current)
+    value = _find_counter(target, found.entry.record)
     return [] if value is None else [value]
 
 

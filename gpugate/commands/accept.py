@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a run that --perf-json wrote, a night, or a folder of runs or of nights; each of its processes counts "
         "(default: the kept runs of the newest run's code, at most ten)"
     )
-    case = "accept this case alone, whose new record is also its anchor; repeat it for more (default: all cases)"
+    case = "accept this case alone; repeat it for more (default: all cases)"
     folder = "the folder of baselines (default: the setting perf_baselines, else baselines)"
     more = "add the runs to the recorded processes, such as those of another night (default: off)"
     force = "replace a record even by one that detects far less (default: the sharper record stays)"
@@ -49,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--baselines", metavar="DIR", type=Path, help=folder)
     add("--add", action="store_true", help=more)
     add("--force", action="store_true", help=force)
-    add("--new-anchor", action="store_true", help="also make the new record the anchor (default: off)")
     add("--delete", metavar="CASE", help=delete)
 
 
@@ -80,8 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         place = arguments.runs or KEPT
         raise BaselineError(f"{place} has no case {min(absent)}: give a case that it measured, {list_names(similar)}")
     folder = find_baselines(arguments.baselines) / machine_name(runs[0].environment)
-    new_anchor = arguments.new_anchor or bool(arguments.case)
-    recording = baseline.Recording(reason, new_anchor, arguments.add, arguments.force)
+    recording = baseline.Recording(reason, arguments.add, arguments.force)
     with baseline.lock(folder):
         old = baseline.load_all(folder)
         files, refused = baseline.record_cases(old, runs, recording, processes)

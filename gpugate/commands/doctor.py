@@ -101,7 +101,7 @@ def list_findings(facts: Facts, asked: str, baselines_path: Path) -> Iterator[Fi
     yield Finding("GPU", *judge_gpu(environment, facts.driver_gpus, asked))
     try:
         files = baseline.load_all(baselines_path / machine_name(environment))
-        records = {f"{name}/{key}": entry.current for name, file in files.items() for key, entry in file.cases.items()}
+        records = {f"{name}/{key}": entry.record for name, file in files.items() for key, entry in file.cases.items()}
         yield Finding("baselines", *judge_baselines(baselines_path, environment, records))
     except BaselineError as error:
         records = {}

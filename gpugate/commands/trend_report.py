@@ -34,9 +34,9 @@ FORMAT = "gpugate-history"
 #          3: there is one test, so that a step names none. 4: the times of the bill, null where a night has none.
 #          5: the document of the page, too: a value is a list with the ends of its interval, a night is its number.
 #          6: a level change is a night and words; a machine has no error and no fewest nights.
-#          7: a value is as the store has it, with its digits and the ends of its interval, if there is one; so is the
-#          anchor of each night.
-FORMAT_VERSION = 7
+#          7: a value is as the store has it, with its digits and the ends of its interval, if there is one. 8: the
+#          recorded speedup of each night in place of the best recorded one.
+FORMAT_VERSION = 8
 INDEX, DATA, SCRIPT = "index.html", "data.js", "trends.js"
 LIBRARIES = "vega"
 # The page runs the scripts of its folder alone, evaluates no text, and loads nothing else.
@@ -90,7 +90,7 @@ def _table(trends: Sequence[Trend], width: int) -> Table:
         Column("speedup"),
         Column("interval", rank=1),
         Column("over nights", left=True),
-        Column("anchor"),
+        Column("recorded"),
         Column("last", left=True),
     )
     rows = [_cells(trend, min(SPARK_COLUMNS, width // 5), billed) for trend in trends]
@@ -111,16 +111,17 @@ def _cells(trend: Trend, spark_columns: int, billed: Sequence[str]) -> tuple[str
         units.ratio(found.median),
         units.interval(found.low, found.high),
         sparkline(trend, spark_columns),
-        describe_anchor(last),
+        describe_recorded(last),
         "" if last.outcome is None else last.outcome.value,
     )
 
 
-def describe_anchor(seen: CaseNight) -> str:
-    """`11.50x -0.3 %`: the anchor, and where the newest night stands against it."""
-    if seen.anchor_speedup is None:
+def describe_recorded(seen: CaseNight) -> str:
+    """`11.50x -0.3 %`: the recorded speedup, and where the newest night stands against it."""
+    recorded = seen.value("recorded_speedup")
+    if recorded is None:
         return ""
-    return f"{units.ratio(seen.anchor_speedup)} {units.signed_percent(seen.speedup.median / seen.anchor_speedup - 1)}"
+    return f"{units.ratio(recorded)} {units.signed_percent(seen.speedup.median / recorded - 1)}"
 
 
 def sparkline(trend: Trend, columns: int) -> str:
@@ -201,7 +202,7 @@ def _describe_machine(history: MachineHistory) -> dict[str, Any]:
 def _describe_trend(trend: Trend, numbers: dict[str, int]) -> dict[str, Any]:
     """The series of a case. `nights` are the numbers of its nights, `outcomes` those other than PASS."""
     at = [numbers[night.key] for night in trend.nights]
-    series = ("speedup", "optimized_ms", "anchor_speedup", *BILL_TIMES)
+    series = ("speedup", "optimized_ms", "recorded_speedup", *BILL_TIMES)
     names = [name for name in series if any(one.value(name) for one in trend.seen)]
     others = {number: one.outcome for number, one in zip(at, trend.seen, strict=True) if one.outcome != Outcome.PASS}
     return {
@@ -252,7 +253,7 @@ def site_page(histories: Sequence[MachineHistory]) -> bytes:
 
 def _sections(histories: Sequence[MachineHistory]) -> list[tuple[str, list[tuple[str, ...]]]]:
     """Each case with a row of words for each machine: the outcome of the newest night, its name, the number of nights,
-    time per step, speedup with its change since the night before and its interval, and anchor."""
+    time per step, speedup with its change since the night before and its interval, and recorded speedup."""
     found: dict[str, list[tuple[str, ...]]] = {}
     for history in histories:
         for trend in history.trends:
@@ -266,7 +267,7 @@ def _sections(histories: Sequence[MachineHistory]) -> list[tuple[str, list[tuple
                 units.ratio(last.speedup.median),
                 units.signed_percent(speedups[-1] / speedups[0] - 1) if len(speedups) > 1 else "",
                 units.interval(last.speedup.low, last.speedup.high),
-                describe_anchor(last) or "none",
+                describe_recorded(last) or "none",
             )
             found.setdefault(trend.case_id, []).append(row)
     return sorted(found.items())

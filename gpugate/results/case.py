@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Literal
 
 from gpugate.measurement.record import Counters, Measurement
@@ -31,7 +31,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Remembered:
-    """The record and the anchor of one case, and the differences between the recording machine and this one.
+    """The record of one case, and the differences between the recording machine and this one.
 
     A changed source of the workload is one of the `differences` and leaves `match` exact: it is what a gate is for.
     `optimized_counters` is the largest value of each counter over the recorded processes, and so is
@@ -39,15 +39,15 @@ class Remembered:
     """
 
     current: History
-    anchor: History
     match: Literal["exact", "same device"]
     differences: tuple[str, ...] = ()
     optimized_counters: Counters = field(default_factory=dict)
     reference_counters: Counters = field(default_factory=dict, metadata={"exclude_if": lambda value: not value})
     yardsticks: Mapping[str, Positive] = field(default_factory=dict)
     checks: Processes = 1  # of time, that a night makes with the baselines of this machine: each may alarm by chance
-    recorded_at: str = stored_unless("")  # the current record; empty in older runs
-    reason: str = stored_unless("")  # why the current record was made, as its author says
+    recorded_at: str = stored_unless("")  # empty in older runs
+    reason: str = stored_unless("")  # why the record was made, as its author says
+    anchor: InitVar[object] = None  # of older files
 
 
 def describe_other_reference(recorded: Counters, now: Counters) -> str | None:

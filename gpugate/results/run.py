@@ -120,11 +120,6 @@ class CaseNight(NamedTuple):
     def per_step_ms(self) -> Estimate:
         return self.estimate("optimized_ms")
 
-    @property
-    def anchor_speedup(self) -> float | None:
-        """None where nothing was recorded."""
-        return self.value("anchor_speedup")
-
     def value(self, name: str) -> float | None:
         found = self.metrics.get(name)
         return None if found is None else found[0]
@@ -207,7 +202,6 @@ def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, tuple[float, .
         yield name, tuple(map(round_stored, (found.median, found.low, found.high)))
     cost, remembered = case.measurement.optimized_cost, case.remembered
     optional: dict[str, float | None] = {
-        "anchor_speedup": remembered.anchor.speedup if remembered else None,
         "recorded_speedup": remembered.current.speedup if remembered else None,
         "peak_bytes": cost.peak_bytes,
         "start_up_s": cost.build_s + cost.first_step_s,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
@@ -28,7 +27,6 @@ from gpugate.statistics.variation import (
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes, stored_unless
 
 UNKNOWN_TOLERANCE = 0.05  # of a speedup whose variation is not known
-NIGHT_GAP = datetime.timedelta(hours=6)  # a machine's state lasts hours and differs by the next night
 
 
 @dataclass(frozen=True)
@@ -91,13 +89,13 @@ class History:
     optimized_ms: Milliseconds
     optimized_ms_cv: NotNegative | None
     processes: Processes
-    sittings: Processes = 1  # the nights on which the processes were measured
     sm_clock_mhz: NotNegative | None = None  # median over all pairs, of a GPU
     optimized_steps_per_block: Positive = 1.0  # median over all builds
     pair_noise: NotNegative | None = None  # standard error that its pairs alone give a process's log speedup, median
     shrunk: Variation | None = None  # variation of the speedup as all records of the machine predict it
     control: Control | None = stored_unless(None)  # of the optimized side's time; None: of an older run
     bills: ProcessBills = stored_bills()  # of each of the processes; empty: no process has one
+    sittings: InitVar[object] = None  # of older files
 
     @property
     def variation(self) -> Variation | None:
@@ -137,21 +135,6 @@ class History:
         return WallLimits(self.wall, math.expm1(allowed), detectable)
 
 
-def group_by_night(started_at: Sequence[str]) -> list[list[int]]:
-    """Groups the indices of processes by night; between two nights NIGHT_GAP or more passed.
-
-    `started_at` are ISO 8601 times. Raises ValueError for others, and TypeError where only some have an offset.
-    """
-    times = [datetime.datetime.fromisoformat(time) for time in started_at]
-    groups: list[list[int]] = []
-    for index in sorted(range(len(times)), key=times.__getitem__):
-        if groups and times[index] - times[groups[-1][-1]] < NIGHT_GAP:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups
-
-
 def sm_clock_mhz(pairs: Iterable[Pair]) -> float | None:
     """Computes the median SM clock of the pairs whose clock was read; None without such a pair."""
     clocks = [pair.sm_clock_mhz for pair in pairs if pair.sm_clock_mhz is not None]
@@ -164,14 +147,9 @@ def summarize_process(builds: Sequence[TimedBuild]) -> ProcessSummary:
     return ProcessSummary(speedup_of(builds), median(reference_ms))
 
 
-def history(
-    processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str] = (), bills: Sequence[Bills | None] = ()
-) -> History:
-    """Each process is the builds that it measured, `started_at` when it did, and `bills` has the bill of each.
-
-    All processes count, those beside other work, too: without them a gate alarms as often and finds as much.
-    Raises ValueError for no process.
-    """
+def history(processes: Sequence[Sequence[TimedBuild]], bills: Sequence[Bills | None] = ()) -> History:
+    """Each process is the builds that it measured, and `bills` has the bill of each. All of them count, those beside
+    other work, too: without them a gate alarms as often and finds as much. Raises ValueError for no process."""
     if not processes:
         raise ValueError("no processes: a history needs at least one")
     summaries = [summarize_process(process) for process in processes]
@@ -185,7 +163,6 @@ def history(
         optimized_ms=median(optimized),
         optimized_ms_cv=_variation(optimized),
         processes=len(processes),
-        sittings=max(1, len(group_by_night(started_at))),
         sm_clock_mhz=sm_clock_mhz(pair for process in pairs for pair in process),
         optimized_steps_per_block=float(
             np.median([one.optimized_steps_per_block for process in processes for one in process])
@@ -206,7 +183,7 @@ def _pair_noise(process: Sequence[TimedBuild]) -> float:
 
 
 def shrink_records(current: Sequence[History]) -> list[History]:
-    """Shrinks the variations of the current records of one machine towards their predictions from the noise of the
+    """Shrinks the variations of the records of one machine towards their predictions from the noise of the
     pairs: those of the speedups, and those of the times beyond their controls.
 
     The predictions are fitted to these records. A history of fewer than DECIDING_PROCESSES stays as it is.

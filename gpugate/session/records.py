@@ -41,8 +41,8 @@ class Records:
         return self.options.baselines_path / machine_name(self.result.environment)
 
     @cached_property
-    def histories(self) -> dict[str, tuple[History, History]]:
-        """The histories of the current record and of the anchor of each case that this machine recorded."""
+    def histories(self) -> dict[str, History]:
+        """The history of the record of each case that this machine recorded."""
         return baseline.histories_of(self.files)
 
     def find(self, case: Case) -> Remembered | None:
@@ -60,10 +60,8 @@ class Records:
         if record.source_hash != self.result.source_hashes.get(case.workload.name):
             differences += (SOURCE_CHANGED,)
             self.notes.add(f"the source of {case.workload.name} changed since its baseline was recorded")
-        current, anchor = self.histories[case.id]
         return Remembered(
-            current=current,
-            anchor=anchor,
+            current=self.histories[case.id],
             match=match.kind,
             differences=differences,
             optimized_counters=record.optimized_counters,
@@ -107,9 +105,9 @@ class Records:
         return file.cases.get(_key(case)) if file else None
 
     def find_current(self, case: Case) -> baseline.Record | None:
-        """The current record of the case on this machine, under whatever software it was measured."""
+        """The record of the case on this machine, under whatever software it was measured."""
         entry = self.find_entry(case)
-        return entry.current if entry else None
+        return entry.record if entry else None
 
     def has_changed(self, case: Case) -> bool:
         """True for a case whose workload has another source than its record."""

@@ -7,28 +7,28 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import statistics
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import SerializerFunctionWrapHandler, ValidationInfo, field_serializer, field_validator
+from pydantic import model_validator
 
 from gpugate import units
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment, differences, machine_name
-from gpugate.measurement.record import Counters, Difference, Measurement, Process, StepProfile
+from gpugate.measurement.record import Counters, Measurement, Process, StepProfile
 from gpugate.results.bill import ProcessBills, bills_of, stored_bills
-from gpugate.results.case import CaseResult, describe_other_reference
+from gpugate.results.case import CaseResult
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.summary import (
     UNKNOWN_TOLERANCE,
     History,
-    group_by_night,
     history,
     shrink_records,
     summarize_process,
@@ -40,12 +40,12 @@ from gpugate.store.writable_folder import lock_folder
 from gpugate.units import Positive, number_of, round_stored, stored_unless
 from gpugate.workload import CaseKey, WorkloadName
 
-# History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
+# History: 1: per case the newest and the best record; the samples of each process in columns. 2: when each one started.
 # 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
-# 4: the provenance of the newest process. 5: the bill of each process; a current record that is equal to the anchor is
-# the word `anchor`. 6: the step profile of a case, which was in a file of its own. 7: without the side of a build that
-# was built first, which decides nothing.
-FORMAT_VERSION = 7
+# 4: the provenance of the newest process. 5: the bill of each process; a newest record that is equal to the best one,
+# the `anchor`, is that word. 6: the step profile of a case, which was in a file of its own. 7: without the side of a
+# build that was built first, which decides nothing. 8: without the best record, which decided nothing either.
+FORMAT_VERSION = 8
 USEFUL = 0.25  # a record that misses a larger slowdown gates nearly nothing by the wall time
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED)
 
@@ -55,7 +55,6 @@ class Record:
     """The measurements of one case by several fresh processes. A counter that is absent was not measured."""
 
     recorded_at: str  # ISO 8601 with the UTC offset: the start of the last process
-    recorded_by: str  # of older files; empty since, because version control shows who recorded
     reason: str
     source_hash: str  # of the workload, see `source_hash`; empty where it is unknown
     environment: Environment
@@ -63,12 +62,13 @@ class Record:
     yardsticks: Mapping[str, Positive] = field(default_factory=dict)  # medians, by name
     reference_counters: Counters = field(default_factory=dict)  # the largest over the processes
     optimized_counters: Counters = field(default_factory=dict)
-    differences: tuple[Difference, ...] = stored_unless(())  # of older files: nothing reads them
     started_at: tuple[str, ...] = ()  # each process, as `recorded_at`
     bills: ProcessBills = stored_bills()  # of each process, None where nothing was counted; empty: of no process
     provenance: Provenance | None = None  # of the newest process; None: an older gpugate recorded it
+    recorded_by: InitVar[object] = None  # of older files
+    differences: InitVar[object] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, *_: object) -> None:
         """Raises ValueError for what no recording makes."""
         count = len(self.processes)
         if not count or not all(any(build.pairs for build in process) for process in self.processes):
@@ -76,38 +76,32 @@ class Record:
         if {len(self.bills), len(self.started_at)} - {0, count}:
             raise ValueError("it has not one time and one bill for each process")
         try:
-            group_by_night(self.started_at)
+            sorted(map(datetime.datetime.fromisoformat, self.started_at))
         except (ValueError, TypeError):  # no time, or some with an offset and some without
             raise ValueError("started_at has something else than ISO 8601 times") from None
 
     @property
     def history(self) -> History:
-        return history(self.processes, self.started_at, self.bills)
-
-
-ANCHOR = "anchor"  # a current record that is equal to the anchor, as it is stored
+        return history(self.processes, self.bills)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """`anchor` is the best record and stays, so that slow creep shows; `current` is the newest.
+    """`profile` is that of the optimized side in the newest process of the record. An autopsy names its kernels, and
+    nothing is judged by it."""
 
-    `profile` is that of the optimized side in the newest process of `current`. An autopsy names its kernels, and
-    nothing is judged by it.
-    """
-
-    anchor: Record
-    current: Record
+    record: Record
     profile: StepProfile | None = stored_unless(None)
 
-    @field_validator("current", mode="before", json_schema_input_type=Record | Literal["anchor"])
+    @model_validator(mode="before")
     @classmethod
-    def _read(cls, stored: Any, info: ValidationInfo) -> Any:
-        return info.data.get("anchor", stored) if stored == ANCHOR else stored
-
-    @field_serializer("current", mode="wrap")
-    def _store(self, current: Record, serialize: SerializerFunctionWrapHandler) -> Any:
-        return ANCHOR if current == self.anchor else serialize(current)
+    def _read_older(cls, stored: Any) -> Any:
+        """Reads an entry of before format 8: its `current` record, which may be the word for its `anchor`."""
+        if not isinstance(stored, dict) or "anchor" not in stored:
+            return stored
+        anchor, current = stored["anchor"], stored.get("current")
+        rest = {name: value for name, value in stored.items() if name not in ("anchor", "current")}
+        return {"record": anchor if current == "anchor" else current, **rest}
 
 
 @dataclass(frozen=True)
@@ -135,7 +129,6 @@ class Recording:
     """The reason of a recording, and the records that it may replace."""
 
     reason: str
-    new_anchor: bool = False
     adding: bool = False  # to the processes that are recorded, in place of replacing them
     force: bool = False  # a useless record may replace one that is twice as sharp
 
@@ -199,7 +192,7 @@ def record_cases(
 def _record_case(
     case_id: str, workload: str, runs: Sequence[RunResult], old: Entry | None, recording: Recording, min_processes: int
 ) -> Entry:
-    onto = old.current if recording.adding and old is not None else None
+    onto = old.record if recording.adding and old is not None else None
     results = [(run, run.cases[case_id]) for run in runs if case_id in run.cases]
     for _, result in results:
         _check_fit(result, recording)
@@ -216,13 +209,10 @@ def _record_case(
     if onto is not None:
         _check_alike(case_id, onto, record)
         record = _join(onto, record)
-    elif old is not None and old.current.source_hash == record.source_hash and not recording.force:
-        _check_worth_replacing(case_id, old.current, record)
+    elif old is not None and old.record.source_hash == record.source_hash and not recording.force:
+        _check_worth_replacing(case_id, old.record, record)
     profile = next((one.optimized_profile for _, one in reversed(measured) if one.optimized_profile is not None), None)
-    if old is None or recording.new_anchor or _beats(record, old.anchor):
-        return Entry(record, record, profile)
-    other_reference = describe_other_reference(old.anchor.reference_counters, record.reference_counters)
-    return Entry(old.anchor if other_reference is None else record, record, profile)
+    return Entry(record, profile)
 
 
 def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
@@ -262,7 +252,7 @@ def list_machines(baselines: Path, workload: str, pattern: str = "*") -> list[st
 
 
 def find_other_cores(baselines: Path, environment: Environment, workload: str, key: str) -> Record | None:
-    """The current record of a case on this CPU, where all records of its workload are of other cores or quotas.
+    """The record of a case on this CPU, where all records of its workload are of other cores or quotas.
 
     Raises BaselineError for a bad file.
     """
@@ -272,19 +262,15 @@ def find_other_cores(baselines: Path, environment: Environment, workload: str, k
         return None
     others = list_machines(baselines, workload, f"{family}-*-cores")
     entries = [_load(baselines / name, workload).cases.get(key) for name in others]
-    records = [entry.current for entry in entries if entry is not None]
+    records = [entry.record for entry in entries if entry is not None]
     return max(records, key=lambda record: record.environment.cpu_count, default=None)
 
 
-def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, tuple[History, History]]:
-    """Returns the histories of the current record and of the anchor of each case, by case id.
-
-    The variations of all are shrunk towards that of the machine's current records.
-    """
+def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, History]:
+    """Returns the history of each record by case id; their variations are shrunk together."""
     entries = {f"{file.workload}/{key}": entry for file in files.values() for key, entry in file.cases.items()}
-    current = [entry.current.history for entry in entries.values()]
-    anchors = [entry.anchor.history for entry in entries.values()]
-    return dict(zip(entries, zip(shrink_records(current), anchors, strict=True), strict=True))
+    shrunk = shrink_records([entry.record.history for entry in entries.values()])
+    return dict(zip(entries, shrunk, strict=True))
 
 
 def _load(folder: Path, workload: str) -> BaselineFile:
@@ -298,12 +284,6 @@ def _load(folder: Path, workload: str) -> BaselineFile:
     if file.workload != workload:
         raise BaselineError(f"{path} is of the workload {file.workload!r}: give it that name again or delete it")
     return file
-
-
-def _beats(record: Record, anchor: Record) -> bool:
-    """True where a record is clearly better than the anchor: its gain must not creep away unseen either."""
-    now, then = record.history, anchor.history
-    return now.processes >= DECIDING_PROCESSES and now.speedup > then.speedup * (1 + then.tolerance(checks_per_night=1))
 
 
 def _check_fit(result: CaseResult, recording: Recording) -> None:
@@ -333,7 +313,6 @@ def _record(of_case: Sequence[tuple[RunResult, Measurement]], recording: Recordi
     packages = {name: version for run in runs for name, version in run.environment.packages.items()}
     return Record(
         recorded_at=max(run.started_at for run in runs),
-        recorded_by="",
         reason=recording.reason,
         source_hash=source,
         environment=replace(runs[0].environment, packages=packages),
@@ -381,7 +360,7 @@ def _detectable(record: Record) -> float:
 
 def find_useless(files: Sequence[BaselineFile], recorded: Container[str]) -> list[str]:
     """The ids of the `recorded` cases whose new record misses a slowdown of USEFUL, though it has enough processes."""
-    entries = {f"{file.workload}/{key}": entry.current for file in files for key, entry in file.cases.items()}
+    entries = {f"{file.workload}/{key}": entry.record for file in files for key, entry in file.cases.items()}
     return [
         case_id
         for case_id, record in entries.items()
@@ -418,10 +397,10 @@ def _over_all(pick: Callable[[Sequence[float]], float], readings: Sequence[Mappi
 
 def _describe_changes(file: BaselineFile, key: str, old: Entry | None, new: Entry) -> Iterator[str]:
     if old is None:
-        yield f"{file.workload}/{key}: recorded {_describe(new.current)}"
-    elif old.current != new.current:
-        was = units.ratio(old.current.history.speedup)
-        yield f"{file.workload}/{key}: {was} -> {_describe(new.current)}"
+        yield f"{file.workload}/{key}: recorded {_describe(new.record)}"
+    elif old.record != new.record:
+        was = units.ratio(old.record.history.speedup)
+        yield f"{file.workload}/{key}: {was} -> {_describe(new.record)}"
 
 
 def _describe(record: Record) -> str:
@@ -432,8 +411,9 @@ def _describe(record: Record) -> str:
     found = record.history
     each = [summarize_process(process).speedup.median for process in record.processes]
     processes = number_of(len(each), "process", "processes")
-    nights = f" on {found.sittings} nights" if found.sittings > 1 else ""
-    spread = f"{units.interval(min(each), max(each))} over {processes}{nights}"
+    days = len({time[:10] for time in record.started_at})
+    on_days = f" on {days} days" if days > 1 else ""
+    spread = f"{units.interval(min(each), max(each))} over {processes}{on_days}"
     if len(each) < DECIDING_PROCESSES:
         return f"{units.ratio(found.speedup)}, {spread}: a gate needs {DECIDING_PROCESSES}"
     detectable = _detectable(record)

@@ -26,7 +26,7 @@ _IN_JSON = {"dataclass_type": "an object", "dict_type": "an object", "tuple_type
 
 
 class FormatError(GpugateError, ValueError):
-    """A value does not fit the format; the message names its path, such as `cases.tf32/cuda.current.processes[2]`."""
+    """A value does not fit the format; the message names its path, such as `cases.tf32/cuda.record.processes[2]`."""
 
 
 def to_json(value: object) -> Any:
@@ -99,6 +99,6 @@ def _sentence(error: ErrorDetails) -> str:
 
 
 def _join_path(path: Sequence[str | int]) -> str:
-    """Writes a path such as `cases.tf32/cuda.current.processes[2]`; the path of nothing is the document."""
+    """Writes a path such as `cases.tf32/cuda.record.processes[2]`; the path of nothing is the document."""
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in path if part != ""]
     return "".join(parts).removeprefix(".") or "the document"

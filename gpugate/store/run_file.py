@@ -42,7 +42,8 @@ from gpugate.store.writable_folder import lock_folder
 # 12: the shard of a night that a run is. 13: the run that showed a remembered proof. 14: without ladders and sweeps,
 # which follow from the cases. 15: without the spreads of a summary and the usual numbers of a record, which no rule
 # reads. 16: without the side of a build that was built first. 17: the options that selected tests, not that some did.
-FORMAT_VERSION = 17
+# 18: without the best record beside the newest one, and the number of nights of a record.
+FORMAT_VERSION = 18
 LINES = "cases"  # the ending of the file beside that of a session, with its finished cases
 
 

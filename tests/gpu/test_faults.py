@@ -91,7 +91,7 @@ def verdicts(case: Case, found: Measurement, recorded: Measurement | None) -> di
     result.promise = Promise(None, optimization.tolerated, contract)
     if recorded is not None:
         then = history([recorded.instances] * 5)
-        result.remembered = Remembered(then, then, "exact", optimized_counters=recorded.optimized_counters)
+        result.remembered = Remembered(then, "exact", optimized_counters=recorded.optimized_counters)
     return {verdict.check: verdict for verdict in decide(result, mode=Mode.GATE)}
 
 

@@ -51,9 +51,9 @@ def records() -> Json:
     return {case_id: _record(cases[case_id], entry, histories[case_id]) for case_id, entry in entries.items()}
 
 
-def _record(case: Case, entry: Entry, histories: tuple[History, History]) -> Json:
-    record = entry.current
-    remembered = recorded_nights.remember(record, histories)
+def _record(case: Case, entry: Entry, history: History) -> Json:
+    record = entry.record
+    remembered = recorded_nights.remember(record, history)
     measured = [recorded_nights.measurement(case.id, record, process) for process in record.processes]
 
     def decide(processes: list[Measurement]) -> Json:

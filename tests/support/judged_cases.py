@@ -66,7 +66,7 @@ def bills(processes: int = 5, spread: float = 0.001, **items: float) -> tuple[Bi
 
 
 def record(then: History = RECORDED, **changed: Any) -> Remembered:
-    return replace(Remembered(then, then, "exact", optimized_counters=COUNTED), **changed)
+    return replace(Remembered(then, "exact", optimized_counters=COUNTED), **changed)
 
 
 def billed(**items: float) -> Remembered:

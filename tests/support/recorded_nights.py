@@ -19,7 +19,7 @@ from typing import Any
 from gpugate.catalogue import catalogue
 from gpugate.explaining.autopsy import explain
 from gpugate.judging.rules import decide
-from gpugate.measurement.record import Counters, Measurement, SideCost, TimedBuild, Yardstick
+from gpugate.measurement.record import Counters, Difference, Measurement, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.run import CaseNight, Mode, Night, Provenance, RunResult
 from gpugate.results.series import rung_number
@@ -54,12 +54,12 @@ def recorded_night(number: int, faults: Faults = Faults(), commit: str = "7b0b51
         for case_id, entry in entries.items()
         if case_id in cases() and case_id not in faults.absent
     }
-    newest = next(iter(entries.values())).current
+    newest = next(iter(entries.values())).record
     environment = replace(newest.environment, packages={**newest.environment.packages, **faults.packages})
     started = FIRST + datetime.timedelta(days=number)
     run = RunResult(environment, started.isoformat(), seed=number, gate=True, cases=found)
-    run.yardsticks = [Yardstick(entry.current.yardsticks) for entry in list(entries.values())[::12]]
-    run.source_hashes = {case.workload: entries[case.case_id].current.source_hash for case in found.values()}
+    run.yardsticks = [Yardstick(entry.record.yardsticks) for entry in list(entries.values())[::12]]
+    run.source_hashes = {case.workload: entries[case.case_id].record.source_hash for case in found.values()}
     run.wall_s = sum(case.measurement.wall_s for case in found.values() if case.measurement)
     run.provenance = Provenance(commit=commit, branch="main")
     run.exit_status = int(any(not verdict.good for case in found.values() for verdict in case.verdicts))
@@ -68,7 +68,7 @@ def recorded_night(number: int, faults: Faults = Faults(), commit: str = "7b0b51
 
 
 @cache
-def records() -> tuple[dict[str, Entry], dict[str, tuple[History, History]]]:
+def records() -> tuple[dict[str, Entry], dict[str, History]]:
     """Every recorded case, and its histories."""
     files = baseline.load_all(FOLDER)
     entries = {f"{file.workload}/{key}": entry for file in files.values() for key, entry in file.cases.items()}
@@ -83,15 +83,15 @@ def cases() -> dict[str, Case]:
     return {case.id: case for case in catalogue.cases()}
 
 
-def _judged(case: Case, entry: Entry, histories: tuple[History, History], number: int, faults: Faults) -> CaseResult:
+def _judged(case: Case, entry: Entry, history: History, number: int, faults: Faults) -> CaseResult:
     if case.id in faults.skipped or case.id in faults.failed:
         return _result(case, skipped=faults.skipped.get(case.id), error=faults.failed.get(case.id))
-    record, slower = entry.current, faults.slower.get(case.id, 0.0)
+    record, slower = entry.record, faults.slower.get(case.id, 0.0)
     measured = [
         _measured(case.id, entry, _slow_down(record.processes[(number + more) % len(record.processes)], slower))
         for more in range(3)
     ]
-    remembered = remember(record, histories)
+    remembered = remember(record, history)
     result = judge(case, record, remembered, measured[:1])
     if not all(one.good for one in result.verdicts):
         result = judge(case, record, remembered, measured)
@@ -127,18 +127,16 @@ def _slow_down(builds: tuple[TimedBuild, ...], share: float) -> tuple[TimedBuild
     )
 
 
-def remember(record: Record, histories: tuple[History, History]) -> Remembered:
+def remember(record: Record, history: History) -> Remembered:
     """What a gate remembers of a record, beside all others."""
     counters, checks = record.optimized_counters, 2 * len(records()[0])
-    return Remembered(
-        *histories, match="exact", optimized_counters=counters, yardsticks=record.yardsticks, checks=checks
-    )
+    return Remembered(history, match="exact", optimized_counters=counters, yardsticks=record.yardsticks, checks=checks)
 
 
 def measurement(case_id: str, record: Record, builds: tuple[TimedBuild, ...]) -> Measurement:
     """A recorded process as it was measured, but for its costs."""
-    outputs, cost = record.differences, SideCost(0.0, 0.0)
-    counters = record.reference_counters, record.optimized_counters
+    cost, counters = SideCost(0.0, 0.0), (record.reference_counters, record.optimized_counters)
+    outputs = (Difference(0.0, 0.0, None, "fresh inputs"),)
     return Measurement(case_id, builds, "narrow", outputs, cost, cost, *counters)
 
 
@@ -148,7 +146,7 @@ def _measured(case_id: str, entry: Entry, builds: tuple[TimedBuild, ...]) -> Mea
         for build in builds
         for pair in build.pairs
     )
-    found = measurement(case_id, entry.current, builds)
+    found = measurement(case_id, entry.record, builds)
     counters = {**found.optimized_counters, **_usual(found.optimized_counters)}
     timed = {"timer": "cuda events", "wall_s": timed_s / 1e3, "spent_s": {"measuring": timed_s / 1e3}}
     return replace(found, optimized_counters=counters, **timed)
@@ -177,7 +175,7 @@ def simulated_nights(nights: int = 365, second_machine: bool = False) -> list[Ni
 
 def _simulated(draw: random.Random, number: int, machine: str, share: float) -> Night:
     entries, histories = records()
-    environment = next(iter(entries.values())).current.environment
+    environment = next(iter(entries.values())).record.environment
     driver = "590.10" if number >= NIGHT_OF_DRIVER else environment.driver
     commit = f"{random.Random(number // 3).getrandbits(160):040x}"  # noqa: S311
     return Night(
@@ -189,7 +187,7 @@ def _simulated(draw: random.Random, number: int, machine: str, share: float) -> 
         source_hashes={},
         provenance=Provenance(commit=commit, branch="main", host=machine),
         interrupted=False,
-        cases={case_id: _drawn(draw, number, case_id, current, share) for case_id, (current, _) in histories.items()},
+        cases={case_id: _drawn(draw, number, case_id, then, share) for case_id, then in histories.items()},
     )
 
 
@@ -203,7 +201,7 @@ def _drawn(draw: random.Random, number: int, case_id: str, history: History, sha
         "speedup": (speedup, speedup * (1 - cv), speedup * (1 + cv)),
         "optimized_ms": (optimized_ms, optimized_ms * (1 - cv), optimized_ms * (1 + cv)),
         "reference_ms": (history.reference_ms,),
-        "anchor_speedup": (history.speedup,),
+        "recorded_speedup": (history.speedup,),
     }
     stored = {name: tuple(map(round_stored, values)) for name, values in metrics.items()}
     return CaseNight(Outcome.PASS if level > 0.95 * share else Outcome.REGRESSED, stored)

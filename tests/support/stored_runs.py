@@ -36,7 +36,7 @@ STARTED = "2030-01-02T03:04:05+00:00"
 COST = SideCost(0.1, 0.1)
 COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
 OF_FIVE = History(3.0, 0.0002, 30.0, 10.0, 0.001, 5)
-RECORDED = Remembered(OF_FIVE, OF_FIVE, "exact", optimized_counters=COUNTED)
+RECORDED = Remembered(OF_FIVE, "exact", optimized_counters=COUNTED)
 OF_FEW = replace(RECORDED, current=replace(RECORDED.current, processes=2))
 PROMISE = Promise(1.5, Tolerance(1e-3, 1e-2), Contract(limits=(Limit("kernels", at_most=58),)))
 FIRST = datetime.datetime(2030, 1, 1, 3, 0, tzinfo=datetime.timezone.utc)

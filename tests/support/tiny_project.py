@@ -16,7 +16,6 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -200,16 +199,16 @@ class TinyProject:
 
         def repeat(document: dict[str, Any]) -> None:
             for entry in document["cases"].values():
-                for record in entry.values():
-                    for of_process in ("processes", "started_at"):
-                        record[of_process] = five(record[of_process])
-                    bills = record["bills"]
-                    bills["measured"] = five(bills["measured"])
-                    for side in ("reference", "optimized"):
-                        bills[side] = {
-                            name: {item: five(values) for item, values in items.items()}
-                            for name, items in bills[side].items()
-                        }
+                record = entry["record"]
+                for of_process in ("processes", "started_at"):
+                    record[of_process] = five(record[of_process])
+                bills = record["bills"]
+                bills["measured"] = five(bills["measured"])
+                for side in ("reference", "optimized"):
+                    bills[side] = {
+                        name: {item: five(values) for item, values in items.items()}
+                        for name, items in bills[side].items()
+                    }
 
         def five(values: Any) -> Any:
             return list(islice(cycle(values), 5)) if isinstance(values, list) else values  # one of all processes
@@ -217,11 +216,10 @@ class TinyProject:
         self.edit_baseline(repeat)
 
     def edit_baseline(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Changes the JSON document of the recorded baseline, with each record in full and no profile."""
+        """Changes the JSON document of the recorded baseline, without its profiles."""
         document = json.loads(self.baseline.read_text(encoding="utf-8"))
         for entry in document["cases"].values():
             entry.pop("profile", None)
-            entry["current"] = deepcopy(entry["anchor"]) if entry["current"] == "anchor" else entry["current"]
         change(document)
         self.baseline.write_text(json.dumps(document), encoding="utf-8")
 

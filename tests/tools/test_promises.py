@@ -39,7 +39,7 @@ def test_each_case_without_a_record_keeps_its_promise_by_its_stored_runs() -> No
 
 
 def test_each_counted_process_of_a_record_keeps_its_promise() -> None:
-    low = [one for one in ALL if speedups(one.entry.current).low < one.promise]
+    low = [one for one in ALL if speedups(one.entry.record).low < one.promise]
     assert [(one.machine.gpu, one.case.id, one.promise) for one in low] == []
 
 

@@ -36,9 +36,9 @@ function pointsOf(machine, name) {
   return series.nights.map((number, index) => {
     const { started_at, version, changed } = machine.nights[number];
     const clock = started_at.slice(0, 16); // on the clock of the machine that measured
-    const anchor = series.anchor_speedup?.[index]?.[0] ?? null;
+    const recorded = series.recorded_speedup?.[index]?.[0] ?? null;
     const before = number > 0 ? machine.nights[number - 1].version : version;
-    const point = { machine: machine.machine, night: clock.replace("T", " "), time: Date.parse(`${clock}Z`), version, anchor };
+    const point = { machine: machine.machine, night: clock.replace("T", " "), time: Date.parse(`${clock}Z`), version, recorded };
     for (const value of Object.keys(TITLES)) {
       const found = series[value === "ms" ? "optimized_ms" : value]?.[index];
       if (!found) continue; // a night without this item of the bill
@@ -83,10 +83,10 @@ function specOf(name, values, show) {
       encoding: { x, y: { value: 168 }, color, tooltip: [text("change", "changed"), text("night", "night"), text("machine", "machine")] } },
     { mark: { type: "point", filled: true, size: values.length > 60 ? 60 : 22, opacity: values.length > 60 ? 0 : 1 },
       encoding: { x, y: y(show), color,
-        tooltip: [text("night", "night"), text("version", "version"), text("label", show), text("anchor", "anchor"), text("machine", "machine"), text("commit", "commit"), text("change", "changed")] } },
+        tooltip: [text("night", "night"), text("version", "version"), text("label", show), text("recorded", "recorded"), text("machine", "machine"), text("commit", "commit"), text("change", "changed")] } },
   ];
-  if (show === "speedup" && values.some((point) => point.anchor)) {
-    layer.splice(1, 0, { mark: { type: "line", interpolate: "step-after", strokeDash: [3, 3], strokeWidth: 1.2 }, encoding: { x, y: y("anchor"), color } });
+  if (show === "speedup" && values.some((point) => point.recorded)) {
+    layer.splice(1, 0, { mark: { type: "line", interpolate: "step-after", strokeDash: [3, 3], strokeWidth: 1.2 }, encoding: { x, y: y("recorded"), color } });
   }
   for (const one of layer) one.mark.aria = false; // the table has every value
   return { description: `${TITLES[show]} of ${name} by night, with its interval`, width: "container", height: 180, autosize: { type: "fit-x", contains: "padding" }, data: { values }, layer };
@@ -112,7 +112,7 @@ function tableOf(name, values) {
   const table = box.appendChild(document.createElement("table"));
   table.createCaption().textContent = `${name}: every value of the chart`;
   const head = table.createTHead().insertRow();
-  for (const words of ["night", "machine", "version", "speedup", "interval", "anchor", "ms per step", "interval", "GPU work", "CPU time", "changes"]) {
+  for (const words of ["night", "machine", "version", "speedup", "interval", "recorded", "ms per step", "interval", "GPU work", "CPU time", "changes"]) {
     const cell = head.appendChild(document.createElement("th"));
     cell.scope = "col";
     cell.textContent = words;
@@ -121,7 +121,7 @@ function tableOf(name, values) {
   for (const one of [...values].sort((first, second) => second.time - first.time)) {
     const row = body.insertRow();
     const cells = [one.machine, one.version, write(one.speedup), `${write(one.speedup_low)}..${write(one.speedup_high)}`,
-      one.anchor ? write(one.anchor) : "", write(one.ms), `${write(one.ms_low)}..${write(one.ms_high)}`,
+      one.recorded ? write(one.recorded) : "", write(one.ms), `${write(one.ms_low)}..${write(one.ms_high)}`,
       ...[one.kernel_ms, one.cpu_ms].map((ms) => (ms === undefined ? "" : write(ms))),
       [one.level, one.change, one.commit].filter(Boolean).join("; ")];
     const first = row.appendChild(document.createElement("th"));

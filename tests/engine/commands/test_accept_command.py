@@ -40,7 +40,7 @@ def test_each_workload_is_recorded_from_the_runs_that_have_it(here: Path, capsys
     said = capsys.readouterr().out
     files = baseline.load_all(Path("baselines/nvidia-h200"))
     assert sorted(files) == ["net", "ring"]
-    current = {name: next(iter(file.cases.values())).current for name, file in files.items()}
+    current = {name: next(iter(file.cases.values())).record for name, file in files.items()}
     assert {name: one.started_at for name, one in current.items()} == {
         "net": tuple(HOURS[:2]),
         "ring": tuple(HOURS[2:4]),
@@ -102,10 +102,10 @@ def test_each_case_that_is_refused_has_a_line(here: Path, capsys: pytest.Capture
 def test_the_finished_cases_of_an_interrupted_run_count(here: Path) -> None:
     stored(Path("runs/run-9.json"), of("net", "fused", 3.0), started_at=HOURS[5], interrupted=True)
     assert record() == 0
-    assert len(baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].current.processes) == 3
+    assert len(baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].record.processes) == 3
 
 
-def test_a_case_of_a_gate_is_accepted_with_its_confirmations_and_becomes_the_anchor(here: Path) -> None:
+def test_a_case_of_a_gate_is_accepted_with_its_confirmations(here: Path) -> None:
     assert record() == 0
     then = baseline.load_all(Path("baselines/nvidia-h200"))
     slower = replace(of("net", "fused", 2.8), attempts=[Confirmation(of("net", "fused", 2.81).measurement)])
@@ -115,8 +115,8 @@ def test_a_case_of_a_gate_is_accepted_with_its_confirmations_and_becomes_the_anc
     assert main(["accept", "night", "--case", "net/fused/cuda", "--processes", "2", "--reason", "exact sums"]) == 0
     now = baseline.load_all(Path("baselines/nvidia-h200"))
     entry = now["net"].cases["fused/cuda"]
-    assert (len(entry.current.processes), entry.current.reason, entry.anchor) == (2, "exact sums", entry.current)
-    assert entry.current.history.speedup == pytest.approx(2.8, rel=0.01)
+    assert (len(entry.record.processes), entry.record.reason) == (2, "exact sums")
+    assert entry.record.history.speedup == pytest.approx(2.8, rel=0.01)
     assert now["ring"] == then["ring"]
 
 
@@ -170,18 +170,17 @@ def test_runs_of_another_night_are_added_to_what_is_recorded(here: Path, capsys:
     next_night(5, 3.2, yardsticks=[Yardstick({"matmul_bf16_tflops": 700.0})])
     capsys.readouterr()
     assert add(5) == 0
-    assert "net/fused/cuda: 3.01x -> 3.01x, 3.00..3.20 over 3 processes on 2 nights" in capsys.readouterr().out
+    assert "net/fused/cuda: 3.01x -> 3.01x, 3.00..3.20 over 3 processes on 2 days" in capsys.readouterr().out
     after = baseline.load_all(folder)
     then, now = before["net"].cases["fused/cuda"], after["net"].cases["fused/cuda"]
     assert after["ring"] == before["ring"]
-    assert now.anchor == then.anchor
-    assert now.current.processes[:2] == then.current.processes
-    assert now.current.started_at == (*HOURS[:2], "2030-01-05T00:00:00+00:00")
-    assert now.current.recorded_at == "2030-01-05T00:00:00+00:00"
-    assert now.current.reason == "night 5"
-    assert now.current.optimized_counters["kernel_launches"] == 6.0, "the largest of all processes"
-    assert now.current.optimized_counters["kernels"] == then.current.optimized_counters["kernels"]
-    assert now.current.yardsticks["matmul_bf16_tflops"] == 788.0, "the median of three processes"
+    assert now.record.processes[:2] == then.record.processes
+    assert now.record.started_at == (*HOURS[:2], "2030-01-05T00:00:00+00:00")
+    assert now.record.recorded_at == "2030-01-05T00:00:00+00:00"
+    assert now.record.reason == "night 5"
+    assert now.record.optimized_counters["kernel_launches"] == 6.0, "the largest of all processes"
+    assert now.record.optimized_counters["kernels"] == then.record.optimized_counters["kernels"]
+    assert now.record.yardsticks["matmul_bf16_tflops"] == 788.0, "the median of three processes"
 
 
 def test_the_runs_of_a_folder_of_nights_are_recorded(here: Path) -> None:
@@ -190,9 +189,8 @@ def test_the_runs_of_a_folder_of_nights_are_recorded(here: Path) -> None:
     Path("night-5").rename("runs/night-5")
     Path("night-6").rename("runs/night-6")
     assert record() == 0
-    current = baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].current
+    current = baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].record
     assert len(current.processes) == 4
-    assert current.history.sittings == 3
 
 
 def once_more(here: Path) -> str:

@@ -38,9 +38,9 @@ OTHER_DRIVER = replace(H200, driver="999.1")
 def record(path: Path, **changes: Any) -> Path:
     """Writes one baseline below the folder `baselines`, by default of five processes on the healthy machine."""
     kept = {"source_hash": "0" * 16, "environment": H200, "processes": (PROCESS,) * 5, "yardsticks": YARDSTICKS}
-    made = Record("2030-01-01T00:00:00+00:00", "ada", "first", **{**kept, **changes})
+    made = Record("2030-01-01T00:00:00+00:00", "first", **{**kept, **changes})
     folder = path / "baselines" / machine_name(made.environment)
-    baseline.write(folder, BaselineFile("net", folder.name, {"fused/cuda": Entry(made, made)}))
+    baseline.write(folder, BaselineFile("net", folder.name, {"fused/cuda": Entry(made)}))
     return folder / "net.json"
 
 

@@ -9,7 +9,6 @@ from scipy import special
 
 from gpugate.results.summary import (
     History,
-    group_by_night,
     history,
     shrink_records,
     summarize,
@@ -54,23 +53,6 @@ def test_a_history_is_the_median_over_processes_and_their_variation() -> None:
     assert found.speedup_cv == pytest.approx(0.5 / 2.25)  # of 2, 2, 2 and 3
     assert (found.optimized_ms, found.reference_ms, found.processes) == (10, 21, 4)
     assert found.optimized_ms_cv == pytest.approx(math.sqrt(2 / 3) / 10)
-
-
-def test_processes_hours_apart_are_of_several_sittings() -> None:
-    night, later, next_night = "2030-01-01T02:00:00+00:00", "2030-01-01T07:59:00+00:00", "2030-01-02T02:00:00+00:00"
-    assert group_by_night([]) == []
-    assert group_by_night([later, night, "2030-01-01T07:00:00+02:00"]) == [[1, 2, 0]]
-    assert group_by_night([next_night, night, later]) == [[1, 2], [0]]
-    assert group_by_night([night, "2030-01-01T08:00:00+00:00"]) == [[0], [1]]
-
-
-def test_a_slower_night_is_what_a_baseline_is_to_know() -> None:
-    nights = [f"2030-01-0{day}T0{hour}:00:00+00:00" for day in range(1, 6) for hour in range(1, 6)]
-    processes = [[timed_build(2.0 + 0.001 * (number % 5), 1, 8)] for number in range(25)]
-    processes[:5] = [[timed_build(2.5 + 0.001 * number, 1, 8)] for number in range(5)]
-    found = history(processes, nights)
-    assert (found.sittings, found.processes) == (5, 25)
-    assert found.speedup_cv == pytest.approx(0.5 * 0.4 / 2.102, rel=0.03)  # a fifth of the processes is 0.5 above
 
 
 def test_the_noise_of_pairs_is_the_standard_error_of_a_process() -> None:

@@ -336,4 +336,4 @@ def recorded(*sides: Counters, cores: int) -> Record:
     """A record of one process with the counters of both sides."""
     environment, builds = Environment("cuda", "NVIDIA H200", "Xeon", cores, "3.12.3"), ((timed_build(3.0, 1.0),),)
     counters = dict(zip(("reference_counters", "optimized_counters"), sides, strict=True))
-    return Record("2030-01-01T00:00:00+00:00", "ada", "first", "0123456789abcdef", environment, builds, **counters)
+    return Record("2030-01-01T00:00:00+00:00", "first", "0123456789abcdef", environment, builds, **counters)

@@ -203,7 +203,7 @@ def test_every_record_is_of_the_source_as_it_is(machine: str) -> None:
     """Also where another version of Python recorded it: no address, and no order of a hash table, is in a hash."""
     workloads = {case.workload.name: case.workload for case in list_cases("cuda")}
     files = baseline.load_all(ROOT / "baselines" / machine)
-    records = [(name, entry.current) for name, file in files.items() for entry in file.cases.values()]
+    records = [(name, entry.record) for name, file in files.items() for entry in file.cases.values()]
     recorded = {(name, one.source_hash) for name, one in records if one.recorded_at >= HASHED_ANEW}
     assert all(name.startswith(RECORDED_EARLIER) for name, found in recorded if found != source_hash(workloads[name]))
 
