@@ -12,11 +12,8 @@ import math
 import statistics
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-from pydantic import model_validator
 
 from gpugate import units
 from gpugate.errors import BaselineError
@@ -40,11 +37,7 @@ from gpugate.store.writable_folder import lock_folder
 from gpugate.units import Positive, number_of, round_stored, stored_unless
 from gpugate.workload import CaseKey, WorkloadName
 
-# History: 1: per case the newest and the best record; the samples of each process in columns. 2: when each one started.
-# 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
-# 4: the provenance of the newest process. 5: the bill of each process; a newest record that is equal to the best one,
-# the `anchor`, is that word. 6: the step profile of a case, which was in a file of its own. 7: without the side of a
-# build that was built first, which decides nothing. 8: without the best record, which decided nothing either.
+# The formats before 8 were of versions that were never released.
 FORMAT_VERSION = 8
 USEFUL = 0.25  # a record that misses a larger slowdown gates nearly nothing by the wall time
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED)
@@ -65,10 +58,8 @@ class Record:
     started_at: tuple[str, ...] = ()  # each process, as `recorded_at`
     bills: ProcessBills = stored_bills()  # of each process, None where nothing was counted; empty: of no process
     provenance: Provenance | None = None  # of the newest process; None: an older gpugate recorded it
-    recorded_by: InitVar[object] = None  # of older files
-    differences: InitVar[object] = None
 
-    def __post_init__(self, *_: object) -> None:
+    def __post_init__(self) -> None:
         """Raises ValueError for what no recording makes."""
         count = len(self.processes)
         if not count or not all(any(build.pairs for build in process) for process in self.processes):
@@ -93,16 +84,6 @@ class Entry:
     record: Record
     profile: StepProfile | None = stored_unless(None)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_older(cls, stored: Any) -> Any:
-        """Reads an entry of before format 8: its `current` record, which may be the word for its `anchor`."""
-        if not isinstance(stored, dict) or "anchor" not in stored:
-            return stored
-        anchor, current = stored["anchor"], stored.get("current")
-        rest = {name: value for name, value in stored.items() if name not in ("anchor", "current")}
-        return {"record": anchor if current == "anchor" else current, **rest}
-
 
 @dataclass(frozen=True)
 class BaselineFile:
@@ -120,7 +101,7 @@ FILE = JsonFile(
     BaselineError,
     step="restore it from version control, or delete it and record again with --update-baselines",
     unwritable="make room or mend its permissions",
-    oldest_version=5,
+    oldest_version=FORMAT_VERSION,
 )
 
 

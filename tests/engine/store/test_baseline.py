@@ -185,19 +185,6 @@ def test_a_record_without_bills_gets_those_of_the_processes_that_are_added(folde
     assert to_json(load_all(folder)["net"]) == to_json(more)
 
 
-def test_an_older_file_has_the_newest_record_beside_the_best_one(folder: Path) -> None:
-    best = None
-    for speedup in (3.0, 2.0):
-        write(folder, record_runs(None, "net", [run(case("tf32", speedup))] * 3, FIRST))
-        document = json.loads((folder / "net.json").read_text())
-        (entry,) = document["cases"].values()
-        record = entry.pop("record")
-        entry |= {"anchor": best or record, "current": record if best else "anchor"}
-        best = best or record
-        (folder / "net.json").write_text(json.dumps({**document, "format_version": 7}))
-        assert load_all(folder)["net"].cases["tf32/cuda"].record.history.speedup == pytest.approx(speedup)
-
-
 def test_the_text_does_not_depend_on_the_order_of_the_run(folder: Path) -> None:
     def text(order: list[int]) -> str:
         runs = [run(*[[case("a", 2.0), case("b", 3.0)][i] for i in order]) for _ in range(5)]
