@@ -38,7 +38,8 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class _Statement(NamedTuple):
-    """A statement of a module. One that binds no name counts always: it does something when the module is imported."""
+    """A statement of a module. One that binds no name counts always: it does something when the module is imported,
+    unless it registers workloads, whose promises it mentions."""
 
     text: str
     binds: frozenset[str]
@@ -169,7 +170,16 @@ def parse_module(text: str, package: str) -> _Module:
         for alias in (node.names if isinstance(node, ast.Import | ast.ImportFrom) else ())
         if not any(name.split(".")[0] == top for names in _list_imports(node, package) for name in names)
     }
-    return _Module(tuple(one for node in tree.body for one in _read_statements(node, outside)), frozenset(imports))
+    catalogue = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "gpugate.catalogue")
+    registering = {alias.asname or alias.name for node in catalogue for alias in node.names}
+    working = (node for node in tree.body if not _calls(node, registering))
+    return _Module(tuple(one for node in working for one in _read_statements(node, outside)), frozenset(imports))
+
+
+def _calls(node: ast.stmt, names: set[str]) -> bool:
+    """True for a statement that calls one of the names, as `register(Workload(...))` does."""
+    called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id in names
 
 
 def _list_imports(node: ast.AST, package: str) -> Iterator[tuple[str, ...]]:

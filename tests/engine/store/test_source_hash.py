@@ -87,6 +87,7 @@ from typing import TYPE_CHECKING
 
 import elsewhere
 import library
+from gpugate.catalogue import register
 from package.sizes import SIZE
 from . import kernels
 
@@ -104,7 +105,7 @@ def fast(context):
 
 
 PROMISED = 2.0
-WORKLOADS = (("net", baseline, fast, PROMISED),)
+register(("net", baseline, fast, PROMISED))
 ''',
     "package/sizes.py": "FACTOR = 2\nSIZE = 4 * FACTOR\nOTHER = 3\n",
     "package/kernels.py": """def run(x, y):
