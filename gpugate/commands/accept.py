@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = [process for one in stored for process in _list_processes(one, arguments.case)]
     absent = set(arguments.case).difference(*(one.cases for one in runs))
     if absent:
-        measured = sorted({name for one in stored for name in one.cases})
+        measured = sorted({name for one in stored for name, case in one.cases.items() if case.measurement})
         similar = get_close_matches(min(absent), measured) or measured
         place = arguments.runs or KEPT
         raise BaselineError(f"{place} has no case {min(absent)}: give a case that it measured, {list_names(similar)}")

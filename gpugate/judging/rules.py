@@ -140,7 +140,9 @@ OF_CODE = (
 
 
 def _longer(one: Evidence) -> NextStep:
-    """On a CPU that other work keeps busy, a longer measurement does not narrow an interval."""
+    """Slower code needs no longer measurement, and beside other work on a CPU none narrows an interval."""
+    if one.code_is == "slower":
+        return NextStep.FIND_COMMIT
     noisy = one.busy is not None or one.first.stopped_because == "noise"
     return NextStep.FREE_CORES if one.result.device_kind == "cpu" and noisy else NextStep.MEASURE_LONGER
 

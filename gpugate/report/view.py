@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -179,19 +179,13 @@ class RunView:
     @cached_property
     def refused(self) -> dict[str, list[str]]:
         """Case ids by the reason of each skip on which the gate fails; an older run does not have what was accepted."""
-        return self._by_reason([case for case in self.cases if self.run.refuses(case)])
+        return _group({case.case_id: describe_absence(case) for case in self.cases if self.run.refuses(case)})
 
     @cached_property
     def accepted(self) -> dict[str, list[str]]:
         """The other skips."""
-        skipped = [case for case in self.cases if case.skipped is not None]
-        return self._by_reason([case for case in skipped if not self.run.refuses(case)])
-
-    def _by_reason(self, skipped: Sequence[CaseResult]) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for case in skipped:
-            found.setdefault(describe_absence(case) if self.run.gate else str(case.skipped), []).append(case.case_id)
-        return found
+        others = (case for case in self.cases if case.skipped is not None and not self.run.refuses(case))
+        return _group({case.case_id: case.skipped or "" for case in others})
 
     @cached_property
     def errors(self) -> dict[str, str]:
@@ -422,6 +416,14 @@ class RunView:
         verb = "passes and is" if len(unrecorded) == 1 else "pass and are"
         count = f"{number_of(len(unrecorded), 'case')} {verb} not recorded yet"
         return [describe_recording(self.run, unrecorded), count]
+
+
+def _group(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Case ids by their reason."""
+    found: dict[str, list[str]] = {}
+    for case_id, reason in reasons.items():
+        found.setdefault(reason, []).append(case_id)
+    return found
 
 
 def describe_absence(case: CaseResult) -> str:

@@ -162,7 +162,8 @@ OPTIONS = {
     "--perf-set NAME=VALUE": "give workloads the setting NAME, such as a folder of your own data; repeat it for "
     "several settings (default: none)",
     "--perf-baselines DIR": f"read and write baselines in DIR (default: {DEFAULT_BASELINES} of pytest's rootdir)",
-    "--allow-missing NAMES": "let a gate pass without these packages or engines, separated by commas (default: none)",
+    "--allow-missing NAMES": "let a gate pass without these packages or engines, separated by commas; cuda and gpus "
+    "are the GPUs (default: none)",
     "--perf-mutate FAULT": "put a known fault into every optimized side, so that a check must fail; not with --gate: "
     f"{', '.join(SPELLING.values())} (default: none)",
     "--against REF": "compare the code in turns with the ancestor that HEAD and REF share, where a record alarms or "

@@ -81,6 +81,7 @@ SPEEDUP: Table = [
         NextStep.CHECK_SIZE,
     ),
     (case(TOO_SLOW, recorded_code=code(10.0)), REGRESSED, "speedup_below_promise"),  # the machine is no excuse
+    (case(TOO_SLOW, recorded_code=code(30.0)), REGRESSED, "speedup_below_promise", NextStep.FIND_COMMIT),
     (case(TOO_SLOW, launch_slowdown=1.5), REGRESSED, "speedup_below_promise"),
     (case(TOO_SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit", NextStep.COOL_MACHINE),
     (case(replace(TOO_SLOW, reference_slowdown=3.0)), UNDECIDED, "reference_slowed", NextStep.FREE_CORES),
