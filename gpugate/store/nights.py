@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import machine_name
-from gpugate.results.run import RunResult, night_of
+from gpugate.results.run import Provenance, RunResult, night_of
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, find_runs
 from gpugate.store.version import STORE_FOLDER
@@ -79,7 +79,11 @@ def _find_kept(root: Path) -> Path:
 
 
 def _is_alike(run: RunResult, newest: RunResult) -> bool:
-    commits = [one.provenance and (one.provenance.commit, one.provenance.changes) for one in (run, newest)]
+    """True for the same machine, inputs and code: one commit with the same changes, or the same imported files, as
+    before and after a commit of them."""
+    then, now = (one.provenance or Provenance() for one in (run, newest))
+    same_files = then.files is not None and then.files == now.files
+    same_version = same_files or (then.commit, then.changes) == (now.commit, now.changes)
     same_machine = machine_name(run.environment) == machine_name(newest.environment)
-    same_code = all(newest.source_hashes.get(name, found) == found for name, found in run.source_hashes.items())
-    return same_machine and commits[0] == commits[1] and same_code and run.chosen_inputs == newest.chosen_inputs
+    same_sources = all(newest.source_hashes.get(name, found) == found for name, found in run.source_hashes.items())
+    return same_machine and same_version and same_sources and run.chosen_inputs == newest.chosen_inputs

@@ -62,6 +62,11 @@ def test_a_run_says_what_moved_since_the_one_before_and_the_newest_of_the_same_c
         subprocess.run(["git", *words], cwd=project.path, check=True)
     project.run()
     assert len(nights.find_newest(project.path)) == 1
+    project.quick_ms(3)
+    project.run()
+    subprocess.run(["git", *author, "commit", "-qam", "the same files"], cwd=project.path, check=True)
+    project.run()
+    assert len(nights.find_newest(project.path)) == 2
 
 
 def test_a_project_that_cannot_be_written_is_measured_and_remembered_outside(
