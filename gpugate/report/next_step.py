@@ -43,9 +43,9 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
 
 def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str] = ()) -> str:
     """The next step of a verdict, for `case_ids` or its own case, with the command that its session was started by;
-    empty for no step. No baseline may hold a fault: a session that put one in advises no recording."""
+    empty for no step, and in a session that put a fault in on purpose."""
     step, measured = verdict.next_step, run.cases.get(verdict.case_id)
-    if step is None or (run.mutated and step in (NextStep.RECORD, NextStep.ACCEPT)):
+    if step is None or run.mutated:
         return ""
     # The ids of a sweep's points begin as its own does.
     case_ids = case_ids or [verdict.case_id.rpartition("/")[0] if verdict.check == "knee" else verdict.case_id]
