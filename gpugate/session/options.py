@@ -350,7 +350,8 @@ def _command(config: pytest.Config) -> str:
     own = [f"{SET}{word}" for word in config.getoption("perf_set")]
     fault = config.getoption("perf_mutate")
     mutated = [] if fault is None else [f"--perf-mutate={fault}"]
-    return shlex.join(["pytest", *paths, *elsewhere, *own, *mutated])
+    alone = [f"--against={OFF}"] if config.getoption("against") == OFF else []  # a ref may not stand in a recording
+    return shlex.join(["pytest", *paths, *elsewhere, *own, *alone, *mutated])
 
 
 def _path(config: pytest.Config, option: str) -> Path | None:

@@ -121,6 +121,7 @@ def test_options_that_contradict_or_do_nothing_are_refused(
         (["perf_tests"], "pytest perf_tests"),
         (["perf_tests/test_promises.py::test_speedup"], "pytest perf_tests/test_promises.py"),
         (["perf_tests", "--perf-baselines=my baselines"], "pytest perf_tests '--perf-baselines=my baselines'"),
+        (["perf_tests", "--against", "off"], "pytest perf_tests --against=off"),
         ([], "pytest"),
     ],
 )
