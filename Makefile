@@ -33,11 +33,16 @@ TESTS = -m pytest tests -n 3 --dist worksteal -p no:gpugate.plugin --timeout 600
 test: $(TEST_INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python $(TESTS)
 
-# Tests that measure time or profile have the GPU alone; the others share it. Without a GPU it is an error, not a row of skips.
-GPU_TESTS = GPUGATE_GPU_TESTS_MUST_RUN=1 $(VENV)/bin/python -m pytest tests/gpu -p no:gpugate.plugin --timeout 1200 $(ARGS)
+# Tests that measure time or profile have the GPU alone; the others share it. What ARGS selects runs in one process: a half
+# of it without a test would be an error. Without a GPU each is an error, not a row of skips.
+GPU_TESTS = GPUGATE_GPU_TESTS_MUST_RUN=1 $(VENV)/bin/python -m pytest tests/gpu -p no:gpugate.plugin --timeout 1200
 test-gpu: $(GPU_INSTALLED)
+ifeq ($(ARGS),)
 	$(GPU_TESTS) -m "not alone" -n 4
 	$(GPU_TESTS) -m alone
+else
+	$(GPU_TESTS) $(ARGS)
+endif
 
 coverage: $(TEST_INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m coverage run $(TESTS)

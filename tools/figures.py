@@ -127,7 +127,7 @@ def _write_code_targets() -> str:
 - A reader opens 5 to 11 files for `whole-ladder`, `prefetcher`, `pipelined`, `llm-decode/int8` and `cudnn-fused`, and 3
   were wanted; 13 to 17 for `optimized-nvjpeg`, and 8 were wanted. The further ones have what several cases share: the
   loader, the trainer, the model, the stages, the photographs.
-- The rungs of the video and of both training ladders are rows of a dozen settings, read where they act.
+- The rungs of the video and of both training ladders are rows of settings: each was wanted at the line where it acts.
 - `video/decode/nvdec-sessions` decodes two thirds of the frames per second of its older record, whose steps had 32
   frames instead of 16; the cause is not known. `video/encode/nvjpeg` encodes half of its older record's pictures per
   second: a step writes files of 16 frames instead of 64.

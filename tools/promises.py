@@ -86,7 +86,7 @@ class RecordedCase(PromisedCase):
 
     @property
     def items_per_s(self) -> Spread:
-        """Items per second of the optimized side of the current record."""
+        """Items per second of the optimized side of the record."""
         pairs = [[pair for build in process for pair in build.pairs] for process in self.entry.record.processes]
         optimized = (statistics.median(pair.optimized_ms for pair in process) for process in pairs)
         return Spread.of([self.case.size.items_per_second(ms) for ms in optimized])

@@ -25,12 +25,7 @@ from gpugate.judging.machine_state import MOSTLY
 from gpugate.measurement.record import Measurement, Process, StepProfile
 from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult, Promise, Remembered
-from gpugate.results.summary import (
-    history,
-    shrink_records,
-    summarize,
-    summarize_process,
-)
+from gpugate.results.summary import history, shrink_records, summarize, summarize_process
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.statistics.variation import Control, Variation, median_variance
 from gpugate.store import baseline
@@ -138,8 +133,7 @@ def load_cases(without: int | None = None, machine: Machine = H200) -> list[Case
     """
     kept = {case_id: _leave_out(entry, without) for case_id, entry in load_entries(machine).items()}
     found = {case_id: entry for case_id, entry in kept.items() if entry is not None}
-    current = [entry.record.history for entry in found.values()]
-    histories = shrink_records(current)
+    histories = shrink_records([entry.record.history for entry in found.values()])
     checks = 2 * len(load_entries(machine))
     return [
         _case(
@@ -163,8 +157,7 @@ def _leave_out(entry: Entry, index: int | None) -> Entry | None:
     record = entry.record
     if index >= len(record.processes) or len(record.processes) <= DECIDING_PROCESSES:
         return None
-    rest = _drop(record, index)
-    return Entry(rest)
+    return Entry(_drop(record, index))
 
 
 def _drop(record: Record, index: int) -> Record:

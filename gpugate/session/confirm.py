@@ -126,7 +126,7 @@ def compare_code(session: PerfSession, case: Case, result: CaseResult, report: R
 
 def _find_origin(session: PerfSession, case: Case) -> Provenance | None:
     """The provenance of the record of the case."""
-    record = session.records.find_current(case) or session.records.find_other_cores(case)
+    record = session.records.find_record(case) or session.records.find_other_cores(case)
     return record.provenance if record else None
 
 

@@ -124,7 +124,7 @@ class DuetTaker:
     def _measure(self, perf: PerfSession, case: Case, base: Case) -> Measurement:
         from gpugate.measurement.run import measure
 
-        settings = plan_settings(self.plan, perf.records.find_current(case))
+        settings = plan_settings(self.plan, perf.records.find_record(case))
         settings = replace(settings, seed=perf.result.seed, count=self.plan.count)
         collect_garbage()
         duet = make_duet(case, base, self.plan.swapped, self.plan.fault)

@@ -336,9 +336,9 @@ class PerfRun:
             width, view = terminal_columns(), RunView(self.run)
             parts = screen(view, width, detailed=self.config.get_verbosity() > 0)
             terminalreporter.write(render_text(parts, width, terminalreporter._tw.hasmarkup))
-            if view.next_command:
+            if found := view.next_command:
                 first = "commit this code, then " if self.opened is not None and warn_about_code(self.opened) else ""
-                command, count = view.next_command
+                command, count = found
                 self._lines += [f"next: {first}{command}", f"  {count}"]
         for line in self._lines:
             terminalreporter.write_line(show_controls(line))

@@ -109,7 +109,7 @@ class PerfSession:
         """True in a worker for a case beside which no other one may run on the host."""
         worker = self.options.worker
         cores = 0 if worker is None else worker.fewest_cores
-        return case_needs_host(case, self.records.find_current(case), cores)
+        return case_needs_host(case, self.records.find_record(case), cores)
 
     def case_result(self, case: Case) -> CaseResult:
         """The result of this case; a new one holds no measurement yet."""

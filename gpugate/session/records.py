@@ -47,7 +47,7 @@ class Records:
 
     def find(self, case: Case) -> Remembered | None:
         """The record of the case on this machine; None where no record can be compared."""
-        record = self.find_current(case)
+        record = self.find_record(case)
         if record is None:
             if self.result.gate and not self.options.own_inputs:
                 self.notes.add(self._describe_absence(case.workload.name))
@@ -104,14 +104,14 @@ class Records:
         file = self.files.get(case.workload.name)
         return file.cases.get(_key(case)) if file else None
 
-    def find_current(self, case: Case) -> baseline.Record | None:
+    def find_record(self, case: Case) -> baseline.Record | None:
         """The record of the case on this machine, under whatever software it was measured."""
         entry = self.find_entry(case)
         return entry.record if entry else None
 
     def has_changed(self, case: Case) -> bool:
         """True for a case whose workload has another source than its record."""
-        record = self.find_current(case)
+        record = self.find_record(case)
         return record is not None and record.source_hash != self.hash_source(case)
 
     def hash_source(self, case: Case) -> str:

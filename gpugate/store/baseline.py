@@ -365,7 +365,7 @@ def _join(recorded: Record, added: Record) -> Record:
         yardsticks=_over_all(statistics.median, readings),
         reference_counters=_over_all(max, [one.reference_counters for one in both]),
         optimized_counters=_over_all(max, [one.optimized_counters for one in both]),
-        # A record without times does not show which of its processes shared a night.
+        # One time for each process, or none: a record without times stays without.
         started_at=(*recorded.started_at, *added.started_at) if recorded.started_at else (),
     )
 
