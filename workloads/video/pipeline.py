@@ -400,6 +400,7 @@ def build(rung: Rung, context: Context) -> Side:
     def checked_step(stamp: Tensor) -> Tensor:
         """A step whose record must be right: the record of a wrong reference would equal that of a wrong side."""
         record = step(stamp)
+        pipeline.settle()  # a pipeline stamps its records on a stream of its own
         if not torch.equal(record, stamp):
             raise ValueError(
                 f"the baseline's frames are no longer those in {context.cache_dir / FOLDER}: remove that folder, and "
