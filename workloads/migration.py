@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -128,7 +129,9 @@ def size(items: int, kind: str) -> Size:
 CANCELLED = {**TOLERANCE_BY_DTYPE, "tf32": Tolerance(relative_l2=5e-2, max_error=1e-1)}
 
 
-def _rung(name: str, after: str, promises: dict[str, float], mended: Mended, *limits: Limit) -> Optimization:
+def _rung(
+    name: str, after: str, promises: dict[str, float], mended: Mended, *limits: Limit, **more: Any
+) -> Optimization:
     return Optimization(
         name,
         partial(training, mended=mended),
@@ -137,6 +140,7 @@ def _rung(name: str, after: str, promises: dict[str, float], mended: Mended, *li
         tolerance=CANCELLED,
         compared_with=after,
         contract={"cuda": Contract(limits=limits)} if limits else {},
+        **more,
     )
 
 
@@ -153,9 +157,10 @@ WORKLOADS: tuple[Workload, ...] = (
             _rung(
                 "augment-on-device",
                 "no-item",
-                {"cuda": 3.66, "cpu": 1.1},
+                {"cuda": 3.5, "cpu": 1.1},
                 Mended(True, True, augmentation=True),
                 Limit("host_to_device_bytes", at_most_of_reference=0.3),
+                min_speedup_why="the reference augments on the host, whose cores decide how long that takes",
             ),
             _rung(
                 "pinned",

@@ -115,7 +115,7 @@ WORKLOADS: tuple[Workload, ...] = (
                 contract=_contract(ONE_PASS, NO_COPIES, NEAR_A_COPY),
             ),
             Optimization(
-                "compiled", compiled_update, {"cuda": 1.5}, needs=COMPILER, contract=_contract(ONE_PASS, NO_COPIES)
+                "compiled", compiled_update, {"cuda": 1.32}, needs=COMPILER, contract=_contract(ONE_PASS, NO_COPIES)
             ),
         ),
         cold=False,

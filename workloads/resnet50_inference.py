@@ -315,7 +315,7 @@ BATCH_128 = {
     "channels-last-fp16": Promise(1.72, 1.0, limit_size(0.58, 0.6)),
     # cuDNN times its kernels, and may choose some with a large workspace: on an H200, 0.45 to 0.65 of the memory.
     "inductor-fp16": Promise(3.2, 1.2, (Limit("kernels", at_most=110), *limit_size(0.75, 0.41))),
-    "cuda-graph": Promise(1.0, 0.95, (limit_kernels(1.1),)),
+    "cuda-graph": Promise(0.98, 0.95, (limit_kernels(1.1),)),
     "cudnn-fused": Promise(4.6, 1.3, (Limit("kernels", at_most=62), *FEWER_CALLS, *limit_size(0.7, 1 / 2.6))),
     "tensorrt-fp32": Promise(0.7, 0.5, (Limit("kernels", at_most=82), *FUSED)),
     "tensorrt-tf32": Promise(2.4, 1.0, (Limit("kernels", at_most=57), *FUSED, *FEWER_CALLS, SOME_MEMORY)),

@@ -184,11 +184,12 @@ LONG = (
 SPECULATIVE = Optimization(
     "scripted-draft",
     speculative.speculative,
-    {"sm_90": 1.79, "cuda": 1.5, "cpu": 1.2},
+    {"sm_90": 1.9, "cuda": 1.5, "cpu": 1.2},
     tolerance=SAME_TOKENS,
     why=f"by a script {speculative.ACCEPTANCE:.0%} of the draft's tokens are right: random weights agree on none",
+    min_speedup_why="both sides enqueue for longer than their kernels run, and the host decides how long",
 )
-ATTENTION_BY_HAND = {"sm_90": 2.96, "cuda": 2.0}
+ATTENTION_BY_HAND = {"sm_90": 3.07, "cuda": 2.0}
 PROMPT = (
     _rung("fused-attention", prefill.fused, ATTENTION_BY_HAND, BASELINE),
     _rung("compiled", prefill.compiled, {"sm_90": 1.2, "cuda": 1.0}, "fused-attention"),
@@ -236,7 +237,7 @@ WORKLOADS: tuple[Workload, ...] = (
     _decoding(
         name="llm-decode-batch16",
         sizes={"cuda": decoding_size(LLAMA_1B, 2, LARGE_BATCH)},
-        optimizations=_on_gpu({"cuda": 1.2}, {"sm_90": 3.3, "cuda": 2.0}),
+        optimizations=_on_gpu({"sm_90": 1.28, "cuda": 1.2}, {"sm_90": 3.3, "cuda": 2.0}),
     ),
     _decoding(name="llm-decode-small", sizes={"cpu": decoding_size(SMALL, 4, 1)}, optimizations=ON_CPU),
     _long(

@@ -315,8 +315,12 @@ COMPOSITE = Workload(
     inputs=batch_numbers,
     sizes={kind: nv12_size(kind, items, times=2) for kind, items in ITEMS.items()},  # read once and written once
     optimizations=(
-        _variant("torch-gpu", in_torch, {"sm_90": 77.0, "cuda": 2.0}, GPU, PRODUCTS),
-        _variant("triton", in_triton, {"sm_90": 2.25, "cuda": 1.0}, TRITON, IN_TILES, compared_with="torch-gpu"),
+        _variant("torch-gpu", in_torch, {"sm_90": 72.0, "cuda": 2.0}, GPU, PRODUCTS),
+        _variant(
+            *("triton", in_triton, {"sm_90": 2.3, "cuda": 1.0}, TRITON, IN_TILES),
+            compared_with="torch-gpu",
+            min_speedup_why="the host enqueues for longer than the kernels run: 3.5x, and 2.4x on a slow host",
+        ),
         _variant("cvcuda", by_cvcuda, {"sm_90": 9.0, "cuda": 1.0}, CVCUDA, OPERATORS),
         # No speed is promised: the case keeps the path tested where there is no GPU.
         _variant("torch-cpu", in_torch, {"cpu": 0.02}, ON_HOST, OF_ZEROS),

@@ -458,13 +458,13 @@ def _variant(
 
 # The inputs are stamps; frames are decoded anew in every step.
 _workload = partial(Workload, inputs=stamps, cold=False, timing="pipeline", settings=VIDEO_SETTING)
-PLANES = {"sm_90": 0.94, "cuda": 0.6, "cpu": 0.6}
+PLANES = {"sm_90": 0.92, "cuda": 0.6, "cpu": 0.6}
 DECODE = _workload(
     name="video/decode",
     baseline=partial(build, HostDecoder, "h264"),
     sizes={kind: nv12_size(kind, FRAMES) for kind in CLIPS},
     optimizations=(
-        _variant("nvdec", OneSession, "h264", {"sm_90": 1.5, "cuda": 0.1}, ONE_ENGINE),
+        _variant("nvdec", OneSession, "h264", {"sm_90": 1.64, "cuda": 0.1}, ONE_ENGINE),
         _variant(
             *("nvdec-sessions", ParallelDecoder, "h264", {"sm_90": 2.7, "cuda": 0.9}, ENGINES),
             compared_with="nvdec",
@@ -477,7 +477,7 @@ DECODE_HEVC = _workload(
     baseline=partial(build, HostDecoder, "hevc"),
     sizes={"cuda": nv12_size("cuda", FRAMES)},
     optimizations=(
-        _variant("nvdec", OneSession, "hevc", {"sm_90": 3.12, "cuda": 0.1}, ONE_ENGINE),
+        _variant("nvdec", OneSession, "hevc", {"sm_90": 3.43, "cuda": 0.1}, ONE_ENGINE),
         _variant(
             *("nvdec-sessions", ParallelDecoder, "hevc", {"sm_90": 3.0, "cuda": 0.9}, ENGINES), compared_with="nvdec"
         ),

@@ -249,7 +249,7 @@ PREPROCESS = Workload(
             min_speedup_why=LAUNCHED,
         ),
         _rung(
-            *("cvcuda", partial(from_nv12, by_cvcuda), {"sm_90": 23.0, "cuda": 2.0}),
+            *("cvcuda", partial(from_nv12, by_cvcuda), {"sm_90": 18.7, "cuda": 2.0}),
             tolerance=ROUNDED_BY_CVCUDA,
             needs=CVCUDA,
             why=CONVERTED_FIRST,

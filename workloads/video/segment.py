@@ -447,7 +447,7 @@ OPTIMIZATIONS = (
         *("channels-last-fp16", channels_last_fp16, 1.05, 1.0, TENSOR_CORES, _limit_size(0.65, 0.57, 0.75)),
         min_speedup_why=LAUNCHES_BIND,
     ),
-    _promised("inductor-fp16", inductor_fp16, 2.4, 1.2, TENSOR_CORES, _limit_size(0.6, 0.38, 0.7)),
+    _promised("inductor-fp16", inductor_fp16, 2.44, 1.2, TENSOR_CORES, _limit_size(0.6, 0.38, 0.7)),
     _promised("cudnn-fused", cudnn_fused, 3.4, 1.2, ONE_GRAPH, _limit_size(0.6, 0.28), needs=AMPERE),
     _promised("cuda-graph", cuda_graph, 1.02, 0.95, ONE_GRAPH, compared_with="channels-last-fp16"),
     _promised(
