@@ -10,7 +10,7 @@ import pytest
 from tests.support.stored_runs import case, measured, stored
 from tools.figures import load_newest, write_page
 from tools.machines import H200, MACHINES, Machine
-from tools.targets import list_targets
+from tools.targets import TARGETS, list_targets
 
 NAME = "two-layer-net/all/cuda"
 
@@ -19,6 +19,10 @@ NAME = "two-layer-net/all/cuda"
 def test_the_page_of_figures_is_up_to_date(machine: Machine) -> None:
     page = write_page(machine, load_newest(machine))
     assert (machine.results / "figures.md").read_text(encoding="utf-8") == page, "run python -m tools.figures"
+
+
+def test_each_target_is_on_the_page() -> None:
+    assert [target for target, _ in list_targets(H200)] == list(TARGETS)
 
 
 def test_each_missed_target_says_what_bounds_it_and_no_other_one_does() -> None:
