@@ -117,7 +117,7 @@ def write(
         lines.append(f"{missed}: {units.list_names(useless)}; record them again on a quieter machine{again}")
     print_lines(lines)
     if refused:
-        raise BaselineError("\n".join(f"not recorded: {reason}" for reason in refused.values()))
+        raise BaselineError("\n".join(f"not recorded: {reason}" for reason in dict.fromkeys(refused.values())))
 
 
 def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> baseline.Recorded:

@@ -166,7 +166,7 @@ def record_cases(
             made[workload] = replace(file, cases=dict(sorted({**file.cases, key: entry}.items())))
     if not made:
         nothing = "every case was skipped, so no baseline was written: record where they can be measured"
-        raise BaselineError("\n".join(refused.values()) or nothing)
+        raise BaselineError("\n".join(dict.fromkeys(refused.values())) or nothing)
     return list(made.values()), refused
 
 
