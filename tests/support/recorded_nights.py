@@ -1,4 +1,4 @@
-"""Nights of an H200, made of the processes that `baselines/nvidia-h200` has recorded: all 87 cases with real samples.
+"""Nights of an H200, made of the processes that `baselines/nvidia-h200` has recorded: every case with real samples.
 
 A night takes one recorded process of each case, and the two after it as confirmations, and judges them against the
 record. Costs were not recorded: the seconds of a case are those of its timed blocks. A night may slow sides down on
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import random
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -19,7 +20,8 @@ from typing import Any
 from gpugate.catalogue import catalogue
 from gpugate.explaining.autopsy import explain
 from gpugate.judging.rules import decide
-from gpugate.measurement.record import Counters, Difference, Measurement, SideCost, TimedBuild, Yardstick
+from gpugate.measurement.record import Counters, Difference, Measurement, SideCost, StepProfile, TimedBuild, Yardstick
+from gpugate.results.bill import Bills
 from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.run import CaseNight, Mode, Night, Provenance, RunResult
 from gpugate.results.series import rung_number
@@ -87,10 +89,7 @@ def _judged(case: Case, entry: Entry, history: History, number: int, faults: Fau
     if case.id in faults.skipped or case.id in faults.failed:
         return _result(case, skipped=faults.skipped.get(case.id), error=faults.failed.get(case.id))
     record, slower = entry.record, faults.slower.get(case.id, 0.0)
-    measured = [
-        _measured(case.id, entry, _slow_down(record.processes[(number + more) % len(record.processes)], slower))
-        for more in range(3)
-    ]
+    measured = [_measured(case.id, entry, (number + more) % len(record.processes), slower) for more in range(3)]
     remembered = remember(record, history)
     result = judge(case, record, remembered, measured[:1])
     if not all(one.good for one in result.verdicts):
@@ -140,7 +139,9 @@ def measurement(case_id: str, record: Record, builds: tuple[TimedBuild, ...]) ->
     return Measurement(case_id, builds, "narrow", outputs, cost, cost, *counters)
 
 
-def _measured(case_id: str, entry: Entry, builds: tuple[TimedBuild, ...]) -> Measurement:
+def _measured(case_id: str, entry: Entry, index: int, slower: float) -> Measurement:
+    """A recorded process with its bill; a side that is slower by a share does more work."""
+    builds = _slow_down(entry.record.processes[index], slower)
     timed_s = sum(
         pair.reference_ms * build.reference_steps_per_block + pair.optimized_ms * build.optimized_steps_per_block
         for build in builds
@@ -149,7 +150,29 @@ def _measured(case_id: str, entry: Entry, builds: tuple[TimedBuild, ...]) -> Mea
     found = measurement(case_id, entry.record, builds)
     counters = {**found.optimized_counters, **_usual(found.optimized_counters)}
     timed = {"timer": "cuda events", "wall_s": timed_s / 1e3, "spent_s": {"measuring": timed_s / 1e3}}
-    return replace(found, optimized_counters=counters, **timed)
+    found = replace(found, optimized_counters=counters, **timed)
+    bills = entry.record.bills[index] if entry.record.bills else None
+    return found if bills is None else _with_bill(found, bills, slower)
+
+
+def _with_bill(found: Measurement, bills: Bills, slower: float) -> Measurement:
+    """With the counts of the bills. What takes longer is the longest kernel or, where kernels take less than half of
+    the step, the host."""
+    counters, kernels_ms = dict(bills.optimized.counters), dict(bills.optimized.kernels_ms)
+    step_ms = statistics.median(pair.optimized_ms for build in found.instances for pair in build.pairs)
+    more_ms, of_kernels = step_ms * slower / (1 + slower), counters.get("kernel_ms", 0.0)
+    item = "kernel_ms" if of_kernels >= step_ms / 2 else "cpu_ms"
+    counters[item] = counters.get(item, 0.0) + more_ms
+    if item == "kernel_ms":
+        kernels_ms[max(kernels_ms, key=lambda name: kernels_ms[name])] += more_ms
+    return replace(
+        found,
+        reference_counters={**found.reference_counters, **bills.reference.counters},
+        optimized_counters={**found.optimized_counters, **counters},
+        optimized_profile=StepProfile(
+            {name: (1, ms) for name, ms in kernels_ms.items()}, kernel_ms=counters["kernel_ms"]
+        ),
+    )
 
 
 def _usual(counters: Counters) -> Counters:
