@@ -20,9 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpugate.judging.duet import plan
 from gpugate.measurement.record import Measurement, Process
-from gpugate.results.duet import DuetSize
+from gpugate.results.duet import DuetSize, plan
 from gpugate.statistics.intervals import PairsMean, collect_means, mean_of_pairs
 from gpugate.statistics.sequential import MOST_PROCESSES, decide, is_alarming
 from tools.trust.duets import DuetTrial

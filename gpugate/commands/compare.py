@@ -17,12 +17,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gpugate.errors import CompareError
-from gpugate.judging.duet import BUDGET_S, judge_duets
+from gpugate.judging.duet import judge_duets
 from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.report.machine import describe_load
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import LOG_COLUMNS, code_block, indent, print_parts, terminal_columns
-from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
+from gpugate.results.duet import BUDGET_S, Duet, DuetOutcome, DuetProcess
 from gpugate.results.reason import BILL_WORDS
 from gpugate.results.run import BILL_TIMES
 from gpugate.session.duets import DuetPlan, measure_duets, pytest_words

@@ -62,9 +62,10 @@ def next_action(evidence: Evidence, allowed: Allowed) -> Action:
 
 
 def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:
-    """A duet is measured once, of a case whose times alarm or are open, whose record would miss a slowdown of SHARP, or
-    whose source changed. No duet decides about a case whose times are no result."""
+    """A duet is measured once, of a case whose times alarm or are open, whose record would miss a slowdown of SHARP by
+    its wall time and by its bill, or whose source changed. No duet decides about a case whose times are no result."""
     if evidence.code is not None or not evidence.timed or evidence.slowed:
         return False
-    is_blunt = evidence.wall_limits is None or evidence.wall_limits.detectable > SHARP
+    limits, bill = evidence.wall_limits, evidence.bill_detects
+    is_blunt = (limits is None or limits.detectable > SHARP) and (bill is None or bill > SHARP)
     return evidence.promise_is == "missed" or evidence.not_within or is_blunt or allowed.changed

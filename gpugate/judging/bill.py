@@ -18,6 +18,7 @@ from gpugate.results.bill import Bill, Bills, bills_of, median_kernels_ms
 from gpugate.results.case import Remembered
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.statistics.policy import DECIDING_PROCESSES
+from gpugate.statistics.variation import Variation, detectable_slowdown
 from gpugate.workload import Limit
 from gpugate.workload.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 
@@ -27,6 +28,7 @@ SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither
 # of equal code finished took 6 and 7 % more. Three that another host measured later took 2 and 6 % more and 2 % less.
 CHOSEN_ANEW = 0.1
 DEVIATIONS = 3.0  # between recorded processes
+KERNEL_BOUND = 0.9  # of a step are kernels: what its host does fits beside them
 # The rise of an item that is none: a share of the item, and milliseconds or bytes.
 ROOM: Mapping[str, tuple[float, float]] = {
     "kernel_ms": (SAME, 0.0005),  # a kernel of a microsecond took 9 % longer on another machine
@@ -113,7 +115,7 @@ def _compare(name: str, now: Bills, then: Sequence[Bills], room: float) -> int |
     """1 where a time grew, -1 where it fell, else 0: beside the reference's, else by itself, where enough processes
     have it. None where this process or too few recorded ones have the time."""
     ours = [_log_time(one.optimized, name) for one in (now, *then)]
-    ratios = [own - _log_time(one.reference, name) for own, one in zip(ours, (now, *then), strict=True)]
+    ratios = [_log_ratio(one, name) for one in (now, *then)]
     beside = _find_change(ratios, room)
     if beside is None:
         return _find_change(ours, room)
@@ -125,8 +127,12 @@ def _find_change(logs: Sequence[float], same: float) -> int | None:
     recorded = [value for value in logs[1:] if not math.isnan(value)]
     if math.isnan(logs[0]) or len(recorded) < DECIDING_PROCESSES:
         return None
-    change, most = _change(logs), max(math.log1p(same), DEVIATIONS * statistics.stdev(recorded))
+    change, most = _change(logs), _tolerate(statistics.stdev(recorded), same)
     return (change > most) - (change < -most)
+
+
+def _tolerate(noise: float, same: float) -> float:
+    return max(math.log1p(same), DEVIATIONS * noise)
 
 
 def _change(logs: Sequence[float]) -> float:
@@ -138,6 +144,25 @@ def _log_time(bill: Bill, name: str) -> float:
     """NaN without a time, and for CPU time of threads that wait in a loop."""
     value = bill.counters.get(name, 0.0)
     return math.nan if not value or (name == "cpu_ms" and bill.counters.get("spinning")) else math.log(value)
+
+
+def _log_ratio(bills: Bills, name: str) -> float:
+    return _log_time(bills.optimized, name) - _log_time(bills.reference, name)
+
+
+def detectable_by_bill(measurement: Measurement, record: Remembered | None) -> float | None:
+    """The smallest slowdown, a share, that GPU work shows 95 times in 100; None where the host may slow the step down
+    instead, and where too few recorded processes have GPU work of both sides."""
+    now, name = bills_of(measurement), "kernel_ms"
+    if now is None or record is None:
+        return None
+    then, room = _find_comparable(name, now, [one for one in record.current.bills if one is not None])
+    ratios = [ratio for one in then if not math.isnan(ratio := _log_ratio(one, name))]
+    is_bound = now.optimized.counters.get(name, 0.0) >= KERNEL_BOUND * record.current.optimized_ms
+    if not is_bound or len(ratios) < DECIDING_PROCESSES:
+        return None
+    noise = Variation(statistics.stdev(ratios), len(ratios) - 1)
+    return detectable_slowdown(noise, len(ratios), _tolerate(noise.share, room))
 
 
 def _describe_rise(name: str, now: Bills, then: Sequence[Bills]) -> dict[str, Fact]:

@@ -1,19 +1,15 @@
-"""The outcome of a duet from the processes that measured it, and its size by the noise of the case. Pure."""
+"""The outcome of a duet from the processes that measured it. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import median
 
 from gpugate.judging.bill import TIMES
-from gpugate.measurement.record import Counters, Measurement, Process
-from gpugate.measurement.settings import FEWEST_PAIRS, Settings
-from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSize
-from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, PairsMean, collect_means, mean_of_pairs
+from gpugate.measurement.record import Counters, Measurement
+from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
+from gpugate.statistics.intervals import PairsMean, collect_means, mean_of_pairs
 from gpugate.statistics.sequential import decide, detectable_change, is_alarming
-
-BUDGET_S = 15.0  # of sampling a case in a process of a duet
 
 
 def mean_of(measurement: Measurement, swapped: bool) -> PairsMean:
@@ -68,25 +64,3 @@ def judge_duets(taken: Sequence[DuetProcess]) -> tuple[list[Duet], dict[str, str
         else:
             problems[name] = "the outputs of the two versions cannot be compared"
     return duets, problems
-
-
-def plan(processes: Sequence[Process]) -> DuetSize | None:
-    """The size of a process of a duet, by the noise of the pairs of a recorded case; None where no build has two pairs.
-
-    The pairs are as many as give their median a standard deviation of UNKNOWN_BUILD_SPREAD, by which processes differ
-    anyway, but no more than take BUDGET_S, and at least FEWEST_PAIRS in a build.
-
-    The differences between recorded processes are left out, since they are of two different sides, and those of a duet
-    are one: their rank correlation with the differences of a duet is 0.17 over 85 cases of an H200 and 0.21 over 55 of
-    an H100; that of the spreads of pairs is 0.59 and 0.49. The differences between recorded builds are left out, too.
-    """
-    recorded = [build for process in processes for build in process if len(build.pairs) > 1]
-    if not recorded:
-        return None
-    # Both sides of a duet take the time of the optimized one.
-    pairs_ms = [2 * pair.optimized_ms * build.optimized_steps_per_block for build in recorded for pair in build.pairs]
-    pair_s, builds = median(pairs_ms) / 1e3, Settings.min_builds
-    # The variance of a median falls as the number of its pairs rises.
-    needed = len(pairs_ms) * mean_of_pairs(build.log_ratios for build in recorded).variance / UNKNOWN_BUILD_SPREAD**2
-    pairs = max(FEWEST_PAIRS, math.ceil(min(needed, BUDGET_S / pair_s) / builds))
-    return DuetSize(pairs, builds, builds * pairs * pair_s)

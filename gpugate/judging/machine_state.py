@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gpugate import units
+from gpugate.measurement.derived import list_rates
 from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.measurement.settings import SLOWED
 from gpugate.results.reason import Fact, Reason, ReasonCode
@@ -100,16 +101,6 @@ def slowed_reference(measurement: Measurement) -> Reason | None:
     """A reference that takes SLOWED times as long beside the other side as before that was built, or None."""
     slowdown = measurement.reference_slowdown or 1.0
     return Reason(ReasonCode.REFERENCE_SLOWED, {"times": slowdown}) if slowdown > SLOWED else None
-
-
-def list_rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
-    """Yields every yardstick that bounds a step, with the rate of the step's work in its unit."""
-    uncached = max(0.0, size.bytes - measurement.ceilings.get("cache_bytes", 0.0))  # these cross the memory
-    for name in measurement.ceilings:
-        if name.endswith("_tflops"):
-            yield name, size.flops / step_ms / 1e9
-        elif name.endswith("_gb_per_s"):
-            yield name, uncached / step_ms / 1e6
 
 
 def vanished_work(measurement: Measurement, contract: Contract) -> Reason | None:

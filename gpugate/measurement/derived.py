@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -43,6 +43,16 @@ class WholeRun(NamedTuple):
     @property
     def speedup(self) -> float:
         return self.reference_s / self.optimized_s
+
+
+def list_rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
+    """Yields every yardstick that bounds a step, with the rate of the step's work in its unit."""
+    uncached = max(0.0, size.bytes - measurement.ceilings.get("cache_bytes", 0.0))  # these cross the memory
+    for name in measurement.ceilings:
+        if name.endswith("_tflops"):
+            yield name, size.flops / step_ms / 1e9
+        elif name.endswith("_gb_per_s"):
+            yield name, uncached / step_ms / 1e6
 
 
 def whole_run(size: Size, measurement: Measurement) -> WholeRun | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 
 from gpugate import units
-from gpugate.judging.machine_state import list_rates
+from gpugate.measurement.derived import list_rates
 from gpugate.measurement.record import OTHERS, Measurement
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.bill import Bills, bills_of, median_kernels_ms

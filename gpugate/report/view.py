@@ -340,7 +340,7 @@ class RunView:
     def sharpness(self) -> str | None:
         """The number of cases in which a gate would miss a slowdown; None where no case has a record.
 
-        A case catches a slowdown by its wall time or by a duet, whichever shows the smaller one.
+        A case catches a slowdown by its wall time, its bill or a duet, whichever shows the smallest one.
         """
         found = [_detectable(case) for case in self.cases if case.remembered is not None and case.verdicts]
         if not found:
@@ -348,8 +348,8 @@ class RunView:
         missed, middle = sum(one > SHARP for one in found), statistics.median(found)
         median = percent(middle) if math.isfinite(middle) else "none"
         return (
-            f"sharpness: wall times and duets would miss a slowdown of {percent(SHARP)} in {missed} of {len(found)} "
-            f"cases (median detectable {median})"
+            f"sharpness: wall times, bills and duets would miss a slowdown of {percent(SHARP)} in {missed} of "
+            f"{len(found)} cases (median detectable {median})"
         )
 
     @cached_property
@@ -454,7 +454,7 @@ def _has_no_result(case: CaseResult) -> bool:
 def _detectable(case: CaseResult) -> float:
     """The smallest slowdown that the case would catch, a share; infinite where there is none."""
     duet = duet_of(case.recorded_code) if case.recorded_code else None
-    known = (case.detectable_slowdown, duet.detectable if duet else None)
+    known = (case.detectable_slowdown, case.number("detectable_by_bill"), duet.detectable if duet else None)
     return min((one for one in known if one is not None), default=math.inf)
 
 

@@ -17,13 +17,12 @@ from gpugate.catalogue import CONFTEST, catalogue
 from gpugate.errors import SPANS_GPUS, GpugateError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
-from gpugate.judging.duet import BUDGET_S, plan
 from gpugate.machine import children
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.time_limit import limit_time
-from gpugate.results.duet import DuetProcess
+from gpugate.results.duet import BUDGET_S, DuetProcess, plan
 from gpugate.session.duets import HUNG, DuetPlan
 from gpugate.session.measure_case import collect_garbage
 from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpugate.commands.cli import run_command
 from gpugate.errors import CompareError, OptionError
 from gpugate.faults.fault import KINDS
-from gpugate.judging.duet import BUDGET_S
+from gpugate.results.duet import BUDGET_S
 from gpugate.session.options import device_name, seconds, whole_number
 from gpugate.store.json_file import write_atomically
 from gpugate.store.writable_folder import lock_folder

@@ -11,7 +11,7 @@ from gpugate.results.duet import RecordedCode
 from gpugate.results.run import Mode
 from gpugate.statistics.variation import Control, Variation
 from gpugate.workload import Size
-from tests.support.judged_cases import COUNTED, RECORDED, billed, case, code, measured, record, with_bill
+from tests.support.judged_cases import COUNTED, RECORDED, billed, bills, case, code, measured, record, with_bill
 
 STOP, PAIRS, PROCESS, DUET = Action.STOP, Action.PAIRS, Action.PROCESS, Action.DUET
 FINE, SLOW, OPEN = measured(), measured(11.5), measured(10.1, spread=0.03)
@@ -21,6 +21,7 @@ FAILED = Confirmation(None, "a fresh process gave no result")
 BUSY = {"optimized_counters": {**COUNTED, "other_cores": 1.0}}
 SLOWED = replace(FINE, reference_slowdown=3.0)
 BLUNT = record(replace(RECORDED, control=Control(0.5, Variation(0.03, 4.0))))
+BLUNT_BILLED = record(replace(BLUNT.current, bills=bills(kernel_ms=9.0)))
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,8 @@ DUETS = Allowed(duet=True)
     [
         (case(FINE), DUETS, STOP),  # its record shows 5 %
         (case(FINE, remembered=BLUNT), DUETS, DUET),
+        (case(with_bill(FINE, kernel_ms=9.0), remembered=BLUNT_BILLED), DUETS, STOP),  # the bill shows 5 %
+        (case(with_bill(FINE, kernel_ms=8.0), remembered=BLUNT_BILLED), DUETS, DUET),
         (case(SLOW), DUETS, DUET),
         (case(OPEN), DUETS, DUET),
         (case(SLOW, launch_slowdown=1.5), DUETS, DUET),

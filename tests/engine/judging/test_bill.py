@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpugate.judging.bill import BillChange, broken_limit, compare_bill
+from gpugate.judging.bill import BillChange, broken_limit, compare_bill, detectable_by_bill
 from gpugate.results.bill import Bill
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.workload import Limit
@@ -84,6 +84,33 @@ def test_a_time_may_rise_by_three_standard_deviations_of_the_recorded_processes(
     for rise, is_grown in ((1.4, False), (1.7, True)):
         found = with_bill(measured(), **{name: rise * COSTS[name]})
         assert (name in compare_bill(found, wide).grown) is is_grown
+
+
+@pytest.mark.parametrize(
+    ("kernel_ms", "processes", "autotuned", "least"),
+    [
+        (9.0, 5, 0.0, 0.02),  # of a step of 10 ms
+        (8.9, 5, 0.0, None),  # the host may slow such a step down, too
+        (9.0, 2, 0.0, None),
+        (9.0, 5, 1.0, 0.02),
+        (9.0, 2, 1.0, None),
+    ],
+)
+def test_the_bill_of_a_step_of_kernels_shows_a_slowdown(
+    kernel_ms: float, processes: int, autotuned: float, least: float | None
+) -> None:
+    """The ratios of both sides repeat exactly."""
+    now = with_bill(measured(autotuned=autotuned), kernel_ms=kernel_ms)
+    found = detectable_by_bill(now, record(replace(RECORDED, bills=bills(processes))))
+    assert found == (None if least is None else pytest.approx(least))
+
+
+def test_the_bill_shows_less_where_processes_differ_and_where_kernels_were_chosen_anew() -> None:
+    loud = [replace(one, reference=bills()[2].reference) for one in bills(spread=0.01)]  # a spread of 1.6 %
+    now = with_bill(measured(), kernel_ms=9.0)
+    assert detectable_by_bill(now, record(replace(RECORDED, bills=tuple(loud)))) == pytest.approx(0.07, abs=0.01)
+    anew = with_bill(measured(autotuned=1.0), {"another_kernel": 9.0})
+    assert detectable_by_bill(anew, billed()) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(("reference_ms", "fell"), [(8.0, True), (7.6, False)])

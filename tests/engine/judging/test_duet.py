@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpugate.judging.duet import judge_duet, plan
+from gpugate.judging.duet import judge_duet
 from gpugate.measurement.record import Difference, Measurement, TimedBuild
-from gpugate.results.duet import DuetOutcome, DuetProcess
+from gpugate.results.duet import DuetOutcome, DuetProcess, plan
 from tests.conftest import TWO_CORES
 from tests.support.stored_runs import measurement, timed_build
 

@@ -114,7 +114,7 @@ def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], missed: i
     cases = [judged(judged_case(GOOD, remembered=BLUNT, recorded_code=one)) for one in compared]
     sharpness, bill, codes = RunView(run_of(*cases)).worth
     of_all = f"in {missed} of {len(compared)} cases"
-    assert sharpness.startswith(f"sharpness: wall times and duets would miss a slowdown of 5 % {of_all} (")
+    assert sharpness.startswith(f"sharpness: wall times, bills and duets would miss a slowdown of 5 % {of_all} (")
     assert bill == f"bill: counts alone were compared in {number_of(len(compared), 'case')}"
     assert codes == f"recorded code: {words}"
 

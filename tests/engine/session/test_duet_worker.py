@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpugate.errors import CompareError
-from gpugate.judging.duet import BUDGET_S
 from gpugate.machine import children
 from gpugate.measurement.settings import Settings
+from gpugate.results.duet import BUDGET_S
 from gpugate.session import duet_worker
 from gpugate.session.duet_worker import DuetTaker, plan_settings
 from gpugate.session.duets import DuetPlan
