@@ -90,7 +90,8 @@ The newest one: {", ".join(runs[-1].environment.facts)}.
 ## Targets
 
 What the project set out to reach, and in brackets the larger value that was hoped for, beside the median and the range
-of the recorded processes, or where no record has these sides, of the stored ones. **Bold**: missed.
+of the recorded processes, or where no record has these sides, of the stored ones. Counters are of the stored runs with
+the sources of the record. **Bold**: missed.
 
 {write_markdown(make_table(machine))}
 

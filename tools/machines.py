@@ -34,6 +34,7 @@ CHANGED_AT: Mapping[str, str] = {
         "2026-11-30T08:45:00+00:00",
     ),
     **dict.fromkeys(("llm-decode", "driving-batch"), "2026-11-30T08:20:00+00:00"),
+    "sparse-weights": "2026-11-30T22:35:00+00:00",
 }
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpugate.measurement.record import Measurement, Process
-from gpugate.results.duet import DuetSize, plan
+from gpugate.results.duet import DuetSize, plan_size
 from gpugate.statistics.intervals import PairsMean, collect_means, mean_of_pairs
 from gpugate.statistics.sequential import MOST_PROCESSES, decide, is_alarming
 from tools.trust.duets import DuetTrial
@@ -175,7 +175,7 @@ def _log_likelihood(group: Sequence[tuple[float, float]], sd: float) -> float:
 
 def size_of(record: Sequence[Process]) -> DuetSize:
     """The size that the record of a case plans. Raises ValueError for a record without noise."""
-    size = plan(record)
+    size = plan_size(record)
     if size is None:
         raise ValueError("a record of single pairs plans no duet: record it again with a larger --perf-budget")
     return size

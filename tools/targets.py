@@ -104,7 +104,7 @@ TARGETS = (
 
 
 def list_targets(machine: Machine) -> Iterator[tuple[Target, Spread]]:
-    """Yields each target with what the record of the case has, or its stored runs where there is no record."""
+    """Yields each target with what the processes of the case's record reach, or its stored runs without a record."""
     held: dict[str, RecordedCase | RunCase] = {**load_cases(machine), **load_run_cases(machine)}
     for target in TARGETS:
         found = held.get(f"{target.case}/cuda")
@@ -114,7 +114,7 @@ def list_targets(machine: Machine) -> Iterator[tuple[Target, Spread]]:
 
 
 def _find_spread(target: Target, found: RecordedCase | RunCase, machine: Machine) -> Spread | None:
-    """None where no process counted it. A record has the counters of one process, and its stored runs those of all."""
+    """None where no process counted it. Counters are of the stored runs, since a record has only the largest values."""
     if isinstance(found, RunCase):
         values = [_read(target, one.result) for one in found.runs]
     elif target.quantity == SPEEDUP:

@@ -20,10 +20,11 @@ from rich.console import Console
 from rich.text import Text
 
 from gpugate.errors import BaselineError, OptionError
-from gpugate.judging.machine_state import PROBE_RATIO, describe_throttling, fallen_yardstick, launch_slowdown
+from gpugate.judging.machine_state import PROBE_RATIO, describe_throttling, fallen_yardstick
 from gpugate.machine import children
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, compare, compiler_problem, machine_name
+from gpugate.measurement.derived import launch_slowdown
 from gpugate.report.next_step import BASELINES, RECORD, describe_threads
 from gpugate.report.table import Column, Table, style_of
 from gpugate.report.terminal import print_parts, terminal_columns

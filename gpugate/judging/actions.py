@@ -66,6 +66,6 @@ def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:
     its wall time and by its bill, or whose source changed. No duet decides about a case whose times are no result."""
     if evidence.code is not None or not evidence.timed or evidence.slowed:
         return False
-    limits, bill = evidence.wall_limits, evidence.bill_detects
+    limits, bill = evidence.wall_limits, evidence.detectable_by_bill
     is_blunt = (limits is None or limits.detectable > SHARP) and (bill is None or bill > SHARP)
     return evidence.promise_is == "missed" or evidence.not_within or is_blunt or allowed.changed

@@ -18,7 +18,7 @@ from gpugate.results.bill import Bill, Bills, bills_of, median_kernels_ms
 from gpugate.results.case import Remembered
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.statistics.policy import DECIDING_PROCESSES
-from gpugate.statistics.variation import Variation, detectable_slowdown
+from gpugate.statistics.variation import margin_of_two
 from gpugate.workload import Limit
 from gpugate.workload.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 
@@ -28,7 +28,9 @@ SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither
 # of equal code finished took 6 and 7 % more. Three that another host measured later took 2 and 6 % more and 2 % less.
 CHOSEN_ANEW = 0.1
 DEVIATIONS = 3.0  # between recorded processes
-KERNEL_BOUND = 0.9  # of a step are kernels: what its host does fits beside them
+# Of a step: its kernels at least, and at most the time in which its host enqueues it, which may then rise by two fifths
+# before the step takes longer.
+MOSTLY_KERNELS, HIDDEN = 0.9, 0.7
 # The rise of an item that is none: a share of the item, and milliseconds or bytes.
 ROOM: Mapping[str, tuple[float, float]] = {
     "kernel_ms": (SAME, 0.0005),  # a kernel of a microsecond took 9 % longer on another machine
@@ -127,11 +129,11 @@ def _find_change(logs: Sequence[float], same: float) -> int | None:
     recorded = [value for value in logs[1:] if not math.isnan(value)]
     if math.isnan(logs[0]) or len(recorded) < DECIDING_PROCESSES:
         return None
-    change, most = _change(logs), _tolerate(statistics.stdev(recorded), same)
+    change, most = _change(logs), _log_tolerance(statistics.stdev(recorded), same)
     return (change > most) - (change < -most)
 
 
-def _tolerate(noise: float, same: float) -> float:
+def _log_tolerance(noise: float, same: float) -> float:
     return max(math.log1p(same), DEVIATIONS * noise)
 
 
@@ -151,18 +153,23 @@ def _log_ratio(bills: Bills, name: str) -> float:
 
 
 def detectable_by_bill(measurement: Measurement, record: Remembered | None) -> float | None:
-    """The smallest slowdown, a share, that GPU work shows 95 times in 100; None where the host may slow the step down
-    instead, and where too few recorded processes have GPU work of both sides."""
+    """The smallest slowdown, a share of the step, that GPU work shows 95 times in 100; None for a step that its host
+    may slow down, and where too few recorded processes have GPU work of both sides.
+
+    On a card that is faster by more than half of the slowdown, it is not seen.
+    """
     now, name = bills_of(measurement), "kernel_ms"
     if now is None or record is None:
         return None
     then, room = _find_comparable(name, now, [one for one in record.current.bills if one is not None])
     ratios = [ratio for one in then if not math.isnan(ratio := _log_ratio(one, name))]
-    is_bound = now.optimized.counters.get(name, 0.0) >= KERNEL_BOUND * record.current.optimized_ms
-    if not is_bound or len(ratios) < DECIDING_PROCESSES:
+    step_ms, counters = record.current.optimized_ms, record.optimized_counters
+    is_hidden = counters.get("enqueue_ms", math.inf) <= HIDDEN * step_ms and not counters.get("synchronizing_calls")
+    work_ms = statistics.median(one.optimized.counters.get(name, 0.0) for one in then) if then else 0.0
+    if not is_hidden or work_ms < MOSTLY_KERNELS * step_ms or len(ratios) < DECIDING_PROCESSES:
         return None
-    noise = Variation(statistics.stdev(ratios), len(ratios) - 1)
-    return detectable_slowdown(noise, len(ratios), _tolerate(noise.share, room))
+    noise, room = statistics.stdev(ratios), max(room, ROOM[name][1] / work_ms)
+    return math.expm1(_log_tolerance(noise, room) + margin_of_two(noise, len(ratios))) * work_ms / step_ms
 
 
 def _describe_rise(name: str, now: Bills, then: Sequence[Bills]) -> dict[str, Fact]:

@@ -92,7 +92,7 @@ class Evidence:
     wall: Estimate | None  # the optimized side's time over its record, less what the reference explains: 1.05 is slower
     wall_limits: WallLimits | None  # of a record of enough processes
     bills: tuple[BillChange, ...]
-    bill_detects: float | None  # the smallest slowdown that the bill of the first process shows
+    detectable_by_bill: float | None  # the smallest slowdown that GPU work shows, where the host cannot slow the step
     grown: Confirmed  # items of the bill
     idle: Confirmed  # limits of counts that show that the optimization did not happen
     lagging: Confirmed  # the same of times, which a slow host can break, too
@@ -235,7 +235,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         wall=find_middle(walls) if walls else None,
         wall_limits=limits,
         bills=bills,
-        bill_detects=detectable_by_bill(first, record),
+        detectable_by_bill=detectable_by_bill(first, record),
         grown=confirm([bill.grown for bill in bills]),
         idle=confirm([broken_limits(of_counts, one) for one in counted], needed=1),
         lagging=confirm([broken_limits(of_times, one) for one in counted]),

@@ -30,7 +30,6 @@ SICK_SHARE: Mapping[str, float] = {
 UNSEEN_SHARE, MOSTLY = 0.1, 0.5
 ABOUT_KERNELS = ("kernels", "kernel_launches", "graph_launches", "tensor_core_kernels")
 
-LAUNCH_LATENCY = "launch_latency_us"
 # Times a ceiling, or a recorded latency: no probe is more exact. It was chosen on two gates of an H100: 11 of 13 pairs
 # of probes of a slow host exceed it, and none of 28 of another host. Tested on a night of an H200: 3 of 94 pairs.
 PROBE_RATIO = 1.2
@@ -76,13 +75,6 @@ def fallen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float])
             found, wanted = (units.yardstick_value(name, value) for value in (lowest, expected[name]))
             return f"the machine gave {units.yardstick_label(name)} {found} instead of {wanted}"
     return None
-
-
-def launch_slowdown(probes: Sequence[Yardstick], recorded: Mapping[str, float]) -> float | None:
-    """The median launch latency of the probes over the recorded one; of two, the lower one counts."""
-    latencies = [probe.values[LAUNCH_LATENCY] for probe in probes if LAUNCH_LATENCY in probe.values]
-    then = recorded.get(LAUNCH_LATENCY)
-    return statistics.median_low(latencies) / then if latencies and then else None
 
 
 def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> Reason | None:

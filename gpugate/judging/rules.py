@@ -123,7 +123,8 @@ def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | Non
         if one.wall is not None and one.wall_limits is not None:
             wall |= {"wall_change": one.wall.median - 1, "time_tolerance": one.wall_limits.allowed}
             wall["detectable_by_time"] = one.wall_limits.detectable
-        wall |= {"detectable_by_bill": one.bill_detects} if one.bill_detects is not None else {}
+        if one.detectable_by_bill is not None:
+            wall["detectable_by_bill"] = one.detectable_by_bill
     counters = one.first.optimized_counters
     return {"equivalence": one.outputs.numbers, "speedup": speedup, "throughput": wall, "counters": counters}
 

@@ -1,4 +1,4 @@
-"""Numbers that follow from a measurement and facts of its session: bus share, whole run, ceilings. Pure."""
+"""Numbers that follow from a measurement and facts of its session: shares, rates, ceilings, the whole run. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpugate.measurement.record import Counters, Measurement, SideCost, Yardstick
 from gpugate.workload import Size
 
-YARDSTICK = "pinned_copy_gb_per_s"
+YARDSTICK, LAUNCH_LATENCY = "pinned_copy_gb_per_s", "launch_latency_us"
 # The fastest matmul of a device, by the precision that an optimization computes in. Another precision, such as float8,
 # may be faster than every yardstick: nothing bounds its FLOPs.
 ON_CUDA = dict.fromkeys(("float32", "tf32", "float16", "bfloat16"), "matmul_bf16_tflops")
@@ -34,6 +34,23 @@ def with_ceilings(
     return replace(found, ceilings={**ceilings, "cache_bytes": float(cache_bytes)})
 
 
+def list_rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
+    """Yields every yardstick that bounds a step, with the rate of the step's work in its unit."""
+    uncached = max(0.0, size.bytes - measurement.ceilings.get("cache_bytes", 0.0))  # these cross the memory
+    for name in measurement.ceilings:
+        if name.endswith("_tflops"):
+            yield name, size.flops / step_ms / 1e9
+        elif name.endswith("_gb_per_s"):
+            yield name, uncached / step_ms / 1e6
+
+
+def launch_slowdown(probes: Sequence[Yardstick], recorded: Mapping[str, float]) -> float | None:
+    """The median launch latency of the probes over the recorded one; of two, the lower one counts."""
+    latencies = [probe.values[LAUNCH_LATENCY] for probe in probes if LAUNCH_LATENCY in probe.values]
+    then = recorded.get(LAUNCH_LATENCY)
+    return statistics.median_low(latencies) / then if latencies and then else None
+
+
 class WholeRun(NamedTuple):
     """Seconds from start to end of one run on either side."""
 
@@ -43,16 +60,6 @@ class WholeRun(NamedTuple):
     @property
     def speedup(self) -> float:
         return self.reference_s / self.optimized_s
-
-
-def list_rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
-    """Yields every yardstick that bounds a step, with the rate of the step's work in its unit."""
-    uncached = max(0.0, size.bytes - measurement.ceilings.get("cache_bytes", 0.0))  # these cross the memory
-    for name in measurement.ceilings:
-        if name.endswith("_tflops"):
-            yield name, size.flops / step_ms / 1e9
-        elif name.endswith("_gb_per_s"):
-            yield name, uncached / step_ms / 1e6
 
 
 def whole_run(size: Size, measurement: Measurement) -> WholeRun | None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from gpugate import units
-from gpugate.judging.machine_state import LAUNCH_LATENCY, PROBE_RATIO, describe_throttling, launch_slowdown
+from gpugate.judging.machine_state import PROBE_RATIO, describe_throttling
+from gpugate.measurement.derived import LAUNCH_LATENCY, launch_slowdown
 from gpugate.measurement.record import Measurement
 from gpugate.results.run import RunResult
 from gpugate.units import yardstick_label, yardstick_value

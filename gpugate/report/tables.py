@@ -18,7 +18,7 @@ from gpugate.results.reason import BILL_WORDS
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Sweep, ladders, sweeps
 from gpugate.results.summary import Summary
-from gpugate.results.verdict import SEVERITY, Outcome, Verdict, outcome_word
+from gpugate.results.verdict import Outcome, Verdict, order_verdicts, outcome_word
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE
 from gpugate.workload.counter_names import COMPILER_COUNTERS
@@ -65,7 +65,7 @@ NOTES: Mapping[str, str] = {
 def checks_by_outcome(verdicts: Iterable[Verdict]) -> dict[str, str]:
     """`speedup, throughput` by the outcome that these checks have, the most severe outcome first."""
     named: dict[Outcome, list[str]] = {}
-    for one in sorted(verdicts, key=lambda one: SEVERITY.index(one.outcome)):
+    for one in order_verdicts(verdicts):
         named.setdefault(one.outcome, []).append(one.check)
     return {outcome.value: ", ".join(checks) for outcome, checks in named.items()}
 

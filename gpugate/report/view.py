@@ -21,7 +21,16 @@ from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode, RunResult
 from gpugate.results.series import sweeps
-from gpugate.results.verdict import CASE_CHECKS, GOOD, NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
+from gpugate.results.verdict import (
+    CASE_CHECKS,
+    GOOD,
+    NOT_JUDGED,
+    SEVERITY,
+    Outcome,
+    Verdict,
+    order_verdicts,
+    outcome_word,
+)
 from gpugate.statistics.policy import SHARP
 from gpugate.units import date_of, number_of, percent
 
@@ -200,14 +209,9 @@ class RunView:
 
     @cached_property
     def found(self) -> list[Finding]:
-        """The finding of each case with a verdict that is not PASS, the worst first. The wall time is named last: what
-        the other checks name is more exact."""
+        """The finding of each case with a verdict that is not PASS, the worst first."""
         verdicts = [[one for one in case.verdicts if one.outcome is not Outcome.PASS] for case in self.cases]
-        ordered = [
-            sorted(some, key=lambda one: (SEVERITY.index(one.outcome), one.check == "throughput"))
-            for some in verdicts
-            if some
-        ]
+        ordered = [order_verdicts(some) for some in verdicts if some]
         made = [Finding(tuple(one), (one[0].case_id,), describe_next_step(one[0], self.run)) for one in ordered]
         return sorted(made, key=lambda finding: SEVERITY.index(finding.outcome))
 

@@ -97,7 +97,7 @@ class Duet:
     seems_slower: bool = False
 
 
-def plan(processes: Sequence[Process]) -> DuetSize | None:
+def plan_size(processes: Sequence[Process]) -> DuetSize | None:
     """The size of a process of a duet, by the noise of the pairs of a recorded case; None where no build has two pairs.
 
     The pairs are as many as give their median a standard deviation of UNKNOWN_BUILD_SPREAD, by which processes differ

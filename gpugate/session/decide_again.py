@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpugate.errors import ReplayError
-from gpugate.judging.machine_state import launch_slowdown
 from gpugate.judging.rules import decide
+from gpugate.measurement.derived import launch_slowdown
 from gpugate.results.case import CaseResult
 from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult

@@ -22,7 +22,7 @@ from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.time_limit import limit_time
-from gpugate.results.duet import BUDGET_S, DuetProcess, plan
+from gpugate.results.duet import BUDGET_S, DuetProcess, plan_size
 from gpugate.session.duets import HUNG, DuetPlan
 from gpugate.session.measure_case import collect_garbage
 from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops
@@ -136,7 +136,7 @@ def plan_settings(orders: DuetPlan, record: Record | None) -> Settings:
     A case without a record is sampled until its interval is half as wide as the change that a duet tests for, or for
     BUDGET_S.
     """
-    size = plan(record.processes) if record is not None else None
+    size = plan_size(record.processes) if record is not None else None
     if size is None:
         return Settings(budget_s=orders.budget_s or BUDGET_S, half_width=ALTERNATIVE / 4, duet=True)
     most_s = BUDGET_S + size.sampling_s

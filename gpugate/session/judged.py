@@ -22,7 +22,7 @@ from gpugate.report.visible_text import show_controls
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
-from gpugate.results.verdict import SEVERITY, Check, Verdict
+from gpugate.results.verdict import Check, Verdict, order_verdicts
 from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.selection import cases_of, list_parameters
@@ -131,8 +131,7 @@ class PerfTests:
             self._hold(request, verdict)
         failing = [one for one in verdicts if one.bad or (self.session.options.gate and not one.good)]
         if failing:
-            worst = min(failing, key=lambda one: SEVERITY.index(one.outcome))
-            pytest.fail(show_controls(sentence(worst, self.session.result)), pytrace=False)
+            pytest.fail(show_controls(sentence(order_verdicts(failing)[0], self.session.result)), pytrace=False)
 
     def _hold(self, request: pytest.FixtureRequest, verdict: Verdict) -> None:
         """Notes in the cases of a test that it decides by the verdict. Fails where this run made no such verdict for

@@ -20,11 +20,11 @@ from gpugate.errors import (
 from gpugate.explaining.autopsy import explain
 from gpugate.judging.actions import Action, Allowed, next_action
 from gpugate.judging.evidence import Evidence, gather
-from gpugate.judging.machine_state import environment_problem, impossible_rate, launch_slowdown
+from gpugate.judging.machine_state import environment_problem, impossible_rate
 from gpugate.judging.rules import decide_by
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.processes import name_left_over
-from gpugate.measurement.derived import with_ceilings, with_derived
+from gpugate.measurement.derived import launch_slowdown, with_ceilings, with_derived
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import SLOWDOWN_ENDED, Settings

@@ -136,3 +136,9 @@ def detectable_slowdown(variation: Variation, values: int, allowed: float) -> fl
     """Computes the smallest slowdown, a share of the time, that a gate catches 95 times in 100 where it tolerates
     `allowed`, a log: the middle process must lie beyond it."""
     return math.expm1(allowed + float(special.ndtri(1 - MISS)) * variation.share * _predict_spread(values))
+
+
+def margin_of_two(deviation: float, values: int) -> float:
+    """Computes by how much the true log must lie beyond a tolerance, so that two processes both do 95 times in 100:
+    each fails to with MISS / 2. The standard deviation and the median are those of `values` recorded processes."""
+    return float(special.stdtrit(values - 1, 1 - MISS / 2)) * deviation * math.sqrt(1 + median_variance(values))

@@ -20,7 +20,16 @@ from typing import Any
 from gpugate.catalogue import catalogue
 from gpugate.explaining.autopsy import explain
 from gpugate.judging.rules import decide
-from gpugate.measurement.record import Counters, Difference, Measurement, SideCost, StepProfile, TimedBuild, Yardstick
+from gpugate.measurement.record import (
+    OTHERS,
+    Counters,
+    Difference,
+    Measurement,
+    SideCost,
+    StepProfile,
+    TimedBuild,
+    Yardstick,
+)
 from gpugate.results.bill import Bills
 from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.run import CaseNight, Mode, Night, Provenance, RunResult
@@ -156,21 +165,22 @@ def _measured(case_id: str, entry: Entry, index: int, slower: float) -> Measurem
 
 
 def _with_bill(found: Measurement, bills: Bills, slower: float) -> Measurement:
-    """With the counts of the bills. What takes longer is the longest kernel or, where kernels take less than half of
-    the step, the host."""
+    """Returns the measurement with the counts of its bills. In a slower step the longest kernel takes longer or, where
+    kernels take less than half of it, the host."""
     counters, kernels_ms = dict(bills.optimized.counters), dict(bills.optimized.kernels_ms)
     step_ms = statistics.median(pair.optimized_ms for build in found.instances for pair in build.pairs)
     more_ms, of_kernels = step_ms * slower / (1 + slower), counters.get("kernel_ms", 0.0)
     item = "kernel_ms" if of_kernels >= step_ms / 2 else "cpu_ms"
     counters[item] = counters.get(item, 0.0) + more_ms
-    if item == "kernel_ms":
-        kernels_ms[max(kernels_ms, key=lambda name: kernels_ms[name])] += more_ms
+    named = [name for name in kernels_ms if name != OTHERS]
+    if item == "kernel_ms" and named:
+        kernels_ms[max(named, key=lambda name: kernels_ms[name])] += more_ms
     return replace(
         found,
         reference_counters={**found.reference_counters, **bills.reference.counters},
         optimized_counters={**found.optimized_counters, **counters},
         optimized_profile=StepProfile(
-            {name: (1, ms) for name, ms in kernels_ms.items()}, kernel_ms=counters["kernel_ms"]
+            {name: (1, ms) for name, ms in kernels_ms.items()}, kernel_ms=counters.get("kernel_ms", 0.0)
         ),
     )
 

@@ -531,11 +531,11 @@ WITH_TENSORRT = replace(VIDEO, packages=(*VIDEO.packages, "cvcuda"), engine=TENS
 WITH_NVENC = replace(VIDEO, engine=Engine("nvenc", why_not))
 PIXELS = BATCH * CLIPS["cuda"].width * CLIPS["cuda"].height  # of a step; a user's own video may have more
 # The project's target is 13.4 for H.264 by a GPU's own encoder, which an A100, H100 or H200 lacks. Motion JPEG, whose
-# files have many times the bits, had 14.2 beside libx264 on one host, and 11.2 on another one, whose libx264 is faster.
-# H.264 by libx264 misses the target: it has 4.1 beside the fastest CPU.
+# files have many times the bits, had 11.2 to 15.8 in seven processes, by the speed of the reference's libx264. H.264 by
+# libx264 misses the target: it has 4.1 beside the fastest CPU.
 MOTION_JPEG_WITH_START_UP = Limit("whole_run_speedup", at_least=9.0)
 H264_WITH_START_UP = Limit("whole_run_speedup", at_least=3.3)
-# On an H200 0.60 to 0.97 of a step, and 0.09 to 0.14 of the baseline's.
+# 0.60 to 0.97 on an H200, where the timed steps took as long in all processes; the baseline has 0.09 to 0.14.
 MOSTLY_BUSY = Limit("active_fraction", at_least=0.5)
 COMPRESSED_ONLY = compressed_only(BATCH, COMPOSITED_BYTES)
 NV12_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 // 2 + TEST_READS_BYTES)
@@ -613,7 +613,7 @@ BELOW = (
         contract={"cuda": Contract((COMPRESSED_ONLY,))},
         min_speedup_why="the reference still encodes on the host, and took 123 ms in one process, 183 ms in another",
     ),
-    _rung("overlapped", OVERLAPPED, {"cuda": 0.95}, OVERLAP, COMPRESSED_ONLY, on_sm_90=(MOSTLY_BUSY,)),
+    _rung("overlapped", OVERLAPPED, {"cuda": 0.95}, OVERLAP, COMPRESSED_ONLY),
 )
 LADDER = (BELOW[0], *(replace(rung, compared_with=below.name) for below, rung in pairwise(BELOW)))
 OPTIMIZED = (

@@ -225,7 +225,7 @@ FEWEST_KERNELS = {"cuda": Contract(ON_THE_GPU["cuda"].engaged, (Limit("kernels",
 SAMPLED_FIRST = "a ninth of the pixels is sampled first, and only those are converted"
 IN_ONE_KERNEL = "one kernel samples, converts and normalizes: nothing between the frame and the result is in memory"
 CONVERTED_FIRST = "an operator for each step, with all pixels converted before they are sampled"
-LAUNCHED = "the kernel takes a third of the step, and its launch by the host the rest: 5.3x, and 4.2x on a slow host"
+LAUNCHED = "the kernel takes a third of the step, and its launch by the host the rest: 5.9x, and 3.6x on a slow host"
 IN_PASSES = f"{SAMPLED_FIRST}; PyTorch still makes several passes over them, and OpenCV one"
 
 

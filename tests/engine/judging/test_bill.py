@@ -86,31 +86,42 @@ def test_a_time_may_rise_by_three_standard_deviations_of_the_recorded_processes(
         assert (name in compare_bill(found, wide).grown) is is_grown
 
 
+QUICK = {"enqueue_ms": 7.0, "synchronizing_calls": 0.0}  # of a step of 10 ms
+
+
 @pytest.mark.parametrize(
-    ("kernel_ms", "processes", "autotuned", "least"),
+    ("kernel_ms", "processes", "counters", "least"),
     [
-        (9.0, 5, 0.0, 0.02),  # of a step of 10 ms
-        (8.9, 5, 0.0, None),  # the host may slow such a step down, too
-        (9.0, 2, 0.0, None),
-        (9.0, 5, 1.0, 0.02),
-        (9.0, 2, 1.0, None),
+        (9.0, 5, QUICK, 0.018),  # 2 % of the GPU work
+        (9.0, 3, QUICK, 0.018),
+        (9.0, 2, QUICK, None),
+        (8.9, 5, QUICK, None),
+        (9.0, 5, {**QUICK, "enqueue_ms": 7.1}, None),  # the host may slow such a step down, too
+        (9.0, 5, {**QUICK, "synchronizing_calls": 1.0}, None),
+        (9.0, 5, {}, None),
     ],
 )
 def test_the_bill_of_a_step_of_kernels_shows_a_slowdown(
-    kernel_ms: float, processes: int, autotuned: float, least: float | None
+    kernel_ms: float, processes: int, counters: dict[str, float], least: float | None
 ) -> None:
     """The ratios of both sides repeat exactly."""
-    now = with_bill(measured(autotuned=autotuned), kernel_ms=kernel_ms)
-    found = detectable_by_bill(now, record(replace(RECORDED, bills=bills(processes))))
+    recorded = tuple(
+        replace(one, optimized=replace(one.optimized, counters={**one.optimized.counters, "kernel_ms": kernel_ms}))
+        for one in bills(processes, spread=0.0)
+    )
+    then = record(replace(RECORDED, bills=recorded), optimized_counters=counters)
+    found = detectable_by_bill(with_bill(measured(), kernel_ms=9.0), then)
     assert found == (None if least is None else pytest.approx(least))
 
 
 def test_the_bill_shows_less_where_processes_differ_and_where_kernels_were_chosen_anew() -> None:
-    loud = [replace(one, reference=bills()[2].reference) for one in bills(spread=0.01)]  # a spread of 1.6 %
-    now = with_bill(measured(), kernel_ms=9.0)
-    assert detectable_by_bill(now, record(replace(RECORDED, bills=tuple(loud)))) == pytest.approx(0.07, abs=0.01)
-    anew = with_bill(measured(autotuned=1.0), {"another_kernel": 9.0})
-    assert detectable_by_bill(anew, billed()) == pytest.approx(0.1)
+    steady = replace(RECORDED, optimized_ms=8.0)
+    loud = [replace(one, reference=bills()[2].reference) for one in bills(spread=0.01)]  # a deviation of 1.6 %
+    then = record(replace(steady, bills=tuple(loud)), optimized_counters={**QUICK, "enqueue_ms": 1.0})
+    assert detectable_by_bill(with_bill(measured()), then) == pytest.approx(0.105, abs=0.003)  # 3 and 3.1 deviations
+    anew = with_bill(measured(autotuned=1.0), {"another_kernel": 8.0})
+    exact = replace(then, current=replace(steady, bills=bills()))
+    assert detectable_by_bill(anew, exact) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(("reference_ms", "fell"), [(8.0, True), (7.6, False)])

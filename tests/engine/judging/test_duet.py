@@ -8,7 +8,7 @@ import pytest
 
 from gpugate.judging.duet import judge_duet
 from gpugate.measurement.record import Difference, Measurement, TimedBuild
-from gpugate.results.duet import DuetOutcome, DuetProcess, plan
+from gpugate.results.duet import DuetOutcome, DuetProcess, plan_size
 from tests.conftest import TWO_CORES
 from tests.support.stored_runs import measurement, timed_build
 
@@ -90,8 +90,8 @@ def record(pair_sd: float, build_sd: float, step_ms: float = 2.0, processes: int
 def test_a_process_has_as_many_pairs_as_their_noise_needs_within_its_budget(
     pair_sd: float, build_sd: float, step_ms: float, pairs: int
 ) -> None:
-    found = plan(record(pair_sd, build_sd, step_ms, processes=40))
+    found = plan_size(record(pair_sd, build_sd, step_ms, processes=40))
     assert found is not None
     assert (found.pairs, found.builds) == (pytest.approx(pairs, rel=0.1), 4)
     assert found.sampling_s == pytest.approx(found.pairs * 4 * 2 * 5 * step_ms / 1e3)
-    assert plan([[timed_build(1.0, 1.0, 1)]]) is None
+    assert plan_size([[timed_build(1.0, 1.0, 1)]]) is None
