@@ -4,13 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.judging.machine_state import (
-    environment_problem,
-    impossible_rate,
-    launch_slowdown,
-    slowed_reference,
-    vanished_work,
-)
+from gpugate.judging.machine_state import environment_problem, impossible_rate, slowed_reference, vanished_work
+from gpugate.measurement.derived import launch_slowdown
 from gpugate.measurement.record import Measurement, StepProfile, Yardstick
 from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import summarize
