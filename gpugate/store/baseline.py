@@ -183,10 +183,12 @@ def _record_case(
         again = f'{runs[-1].command} -k "{case_id}"'
         steps = f"measure it again by {again} --gate, or record it by {again} --update-baselines"
         raise BaselineError(f"{case_id} was measured by {needed}: {steps}")
-    sources = {run.source_hashes.get(workload, "") for run, _ in measured}
-    if len(sources) > 1:
-        raise BaselineError(f"the source of {workload!r} changed between the runs: record again without editing")
-    record = _record(measured, recording, sources.pop())
+    sources = [run.source_hashes.get(workload, "") for run, _ in measured]
+    if len({*sources}) > 1:
+        first = measured[sources.index(sources[-1])][0]
+        steps = f"accept those from {first.started_at} on alone, or record again without editing"
+        raise BaselineError(f"the source of {workload!r} changed between the runs: {steps}")
+    record = _record(measured, recording, sources[-1])
     if onto is not None:
         _check_alike(case_id, onto, record)
         record = _join(onto, record)
