@@ -17,7 +17,7 @@ from gpugate.errors import GpugateError
 from gpugate.judging.rules import decide
 from gpugate.report.table import Column, Table
 from gpugate.results.case import CaseResult, Confirmation, summarize_decider
-from gpugate.results.run import Mode
+from gpugate.results.run import Mode, RunResult
 from gpugate.results.summary import summarize_process
 from gpugate.results.verdict import GOOD
 from gpugate.statistics.intervals import Estimate
@@ -162,6 +162,15 @@ def _lowest(case: Case, found: Mapping[Machine, Mapping[str, Sequence[StoredSpee
 
 
 @cache
+def load_runs(machine: Machine) -> tuple[RunResult, ...]:
+    """Loads the stored runs of a machine in the order of their files. A file of another format is none, such as a
+    comparison."""
+    paths = list_files(machine.results / RUNS, "*.json")
+    formats = ((path, json.loads(path.read_text(encoding="utf-8"))["format"]) for path in paths)
+    return tuple(run_file.read(path) for path, name in formats if name == run_file.FILE.format)
+
+
+@cache
 def _load_speedups(machine: Machine) -> dict[str, list[StoredSpeedup]]:
     """Loads the speedups of each case without a record of today's sides, by its id, over the reference of today.
 
@@ -169,11 +178,7 @@ def _load_speedups(machine: Machine) -> dict[str, list[StoredSpeedup]]:
     """
     entries, found = load_entries(machine), dict[str, list[StoredSpeedup]]()
     cases = {case.id: case for case in list_cases("cuda") if not _is_recorded(case, entries)}
-    folder = machine.results / RUNS
-    for path in list_files(folder, "*.json"):
-        if json.loads(path.read_text(encoding="utf-8"))["format"] != run_file.FILE.format:  # such as a comparison
-            continue
-        run = run_file.read(path)
+    for run in load_runs(machine):
         for case_id, result in run.cases.items():
             case, decided = cases.get(case_id), summarize_decider(result)
             if case is None or decided is None or is_outdated(case, run.started_at):

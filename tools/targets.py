@@ -9,17 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from gpugate.measurement.derived import with_derived
-from gpugate.measurement.record import Counters
 from gpugate.report.table import Column, Table
 from gpugate.results.case import CaseResult, summarize_decider
-from gpugate.store import run_file
-from tools.archive import list_files
 from tools.machines import Machine
 from tools.markdown_table import Markdown
-from tools.promises import RecordedCase, RunCase, Spread, load_cases, load_run_cases, speedups
+from tools.promises import RecordedCase, RunCase, Spread, load_cases, load_run_cases, load_runs, speedups
 from tools.simulated_nights import load_entries
 
 SPEEDUP, RATE, STEP_MS, CACHED_GAIN = "speedup", "items per second", "ms per step, at most", "gain on cached data"
@@ -126,7 +122,6 @@ def _find_spread(target: Target, found: RecordedCase | RunCase, machine: Machine
         if target.quantity == STEP_MS:
             return Spread.of([1e3 * found.case.size.items / rate for rate in (rates.low, rates.median, rates.high)])
         values = [_read(target, result) for result in _load_results(machine)[found.case.id]]
-        values = values or [_find_counter(target, found.entry.record)]
     counted = [value for value in values if value is not None]
     return Spread.of(counted) if counted else None
 
@@ -135,8 +130,7 @@ def _find_spread(target: Target, found: RecordedCase | RunCase, machine: Machine
 def _load_results(machine: Machine) -> Mapping[str, Sequence[CaseResult]]:
     """The results of each recorded case in the stored runs whose sources are those of the record, by the case's id."""
     found, entries = defaultdict[str, list[CaseResult]](list), load_entries(machine)
-    for path in list_files(machine.results / "runs", "catalogue*.json"):
-        run = run_file.read(path)
+    for run in load_runs(machine):
         for case_id, result in run.cases.items():
             entry = entries.get(case_id)
             if entry is not None and run.source_hashes.get(result.workload) == entry.record.source_hash:
@@ -155,12 +149,8 @@ def _read(target: Target, result: CaseResult) -> float | None:
         return decided.optimized_ms.median
     if target.quantity == RATE:
         return result.size.items_per_second(decided.optimized_ms.median)
-    return _find_counter(target, with_derived(result.measurement, result.size, {}))
-
-
-def _find_counter(target: Target, counted: Any) -> float | None:
-    reference: Counters = counted.reference_counters
-    optimized: Counters = counted.optimized_counters
+    counted = with_derived(result.measurement, result.size, {})
+    reference, optimized = counted.reference_counters, counted.optimized_counters
     if target.quantity == CACHED_GAIN:
         return reference[CACHED_STEP] / optimized[CACHED_STEP] if CACHED_STEP in optimized else None
     return optimized.get(target.quantity)

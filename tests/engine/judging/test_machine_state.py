@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from gpugate.judging.machine_state import environment_problem, impossible_rate, slowed_reference, vanished_work
-from gpugate.measurement.derived import launch_slowdown
 from gpugate.measurement.record import Measurement, StepProfile, Yardstick
 from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import summarize
@@ -55,16 +54,6 @@ def test_a_lost_ceiling_on_either_side_of_a_measurement_is_a_sick_machine(values
     around = [Yardstick(values), Yardstick(EXPECTED)]
     for probes in (around, around[::-1]):
         assert environment_problem(measured_with(8, 0), probes, EXPECTED) == sick
-
-
-@pytest.mark.parametrize(
-    ("latencies_us", "recorded", "times"),
-    [((2.5, 3.0, 2.8), {"launch_latency_us": 2.0}, 1.4), ((), {"launch_latency_us": 2.0}, None), ((2.0,), {}, None)],
-)
-def test_the_launches_of_a_host_are_compared_with_the_recorded_ones(latencies_us, recorded, times) -> None:
-    probes = [Yardstick({"launch_latency_us": us}) for us in latencies_us]
-    found = launch_slowdown([Yardstick({"matmul_bf16_tflops": 1.0}), *probes], recorded)
-    assert found == (times and pytest.approx(times))
 
 
 CEILINGS = {"matmul_bf16_tflops": 800.0, "device_copy_gb_per_s": 4000.0, "cache_bytes": 50e6}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.measurement.derived import YARDSTICK, with_ceilings, with_derived
+from gpugate.measurement.derived import YARDSTICK, launch_slowdown, with_ceilings, with_derived
 from gpugate.measurement.record import Measurement, SideCost, Yardstick
 from gpugate.workload import Size
 from tests.support.stored_runs import measured
@@ -80,3 +80,13 @@ def test_the_best_of_all_probes_is_the_ceiling(dtype: str, kind: str, names: set
     found = with_ceilings(measured("tiny/quick/cuda", 3.0), dtype, kind, 100, probes)
     assert set(found.ceilings) == names
     assert found.ceilings == {**{name: values.get(name) for name in names}, "cache_bytes": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("latencies_us", "recorded", "times"),
+    [((2.5, 3.0, 2.8), {"launch_latency_us": 2.0}, 1.4), ((), {"launch_latency_us": 2.0}, None), ((2.0,), {}, None)],
+)
+def test_the_launches_of_a_host_are_compared_with_the_recorded_ones(latencies_us, recorded, times) -> None:
+    probes = [Yardstick({"launch_latency_us": us}) for us in latencies_us]
+    found = launch_slowdown([Yardstick({"matmul_bf16_tflops": 1.0}), *probes], recorded)
+    assert found == (times and pytest.approx(times))
