@@ -169,7 +169,7 @@ EIGHT_BIT_RUNGS = (
 INT4_PROMISE = {"cuda": 1.2, "cpu": 0.9}
 INT4 = _rung("int4", int4, INT4_PROMISE, "int4", needs=AMPERE, contract=TWO_KERNELS, bytes=FOUR_BIT_BYTES)
 # No yardstick bounds a product that leaves out half of its multiplications.
-TWO_OF_FOUR = _rung("two-of-four", sparse, {"cuda": 1.1}, "pruned", needs=AMPERE, contract=TENSOR_CORES)
+TWO_OF_FOUR = _rung("two-of-four", sparse, {"cuda": 1.0}, "pruned", needs=AMPERE, contract=TENSOR_CORES)
 WORKLOADS: tuple[Workload, ...] = (
     Workload("low-precision", dense, activations, MANY, EIGHT_BIT_RUNGS, cold=False),
     Workload("four-bit-weights", dense, activations, FEW, (INT4,), cold=True),

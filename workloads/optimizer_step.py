@@ -104,7 +104,7 @@ WORKLOADS: tuple[Workload, ...] = (
             Optimization(
                 "loop",
                 loop_update,
-                {"cuda": 0.47},
+                {"cuda": 0.44},
                 contract=_contract(Limit("peak_bytes", at_most_of_reference=0.3)),
                 why="a launch for every operation of every tensor, with the memory of one tensor at a time",
             ),

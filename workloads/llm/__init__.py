@@ -230,7 +230,7 @@ WORKLOADS: tuple[Workload, ...] = (
         name="llm-decode",
         sizes={"cuda": decoding_size(LLAMA_1B, 2, 1)},
         optimizations=(
-            *_on_gpu({"sm_90": 1.74, "cuda": 1.2}, {"sm_90": 2.75, "cuda": 2.0}),
+            *_on_gpu({"sm_90": 1.74, "cuda": 1.2}, {"sm_90": 3.5, "cuda": 2.0}),
             *KERNELS_FOR_ONE_ROW,
         ),
     ),
