@@ -129,18 +129,31 @@ def _write_code_targets() -> str:
   were wanted; 13 to 17 for `optimized-nvjpeg`, and 8 were wanted. The further ones have what several cases share: the
   loader, the trainer, the model, the stages, the photographs.
 - The rungs of the video and of both training ladders are rows of settings: each was wanted at the line where it acts.
-- `video/decode/nvdec-sessions` decodes two thirds of the frames per second of its older record, whose steps had 32
-  frames instead of 16; the cause is not known. `video/encode/nvjpeg` encodes half of its older record's pictures per
-  second: a step writes files of 16 frames instead of 64.
-- nvJPEG is called through ctypes, where a library was wanted: the encoder of torchvision has one stream behind a lock,
-  with a third of the pictures per second ([lessons](../lessons.md#video)).
-- No case of RMSNorm, SwiGLU, softmax, FP8 training, 2:4 sparsity and the transpose runs on a CPU: what they show is the
-  memory and the tensor cores of a GPU.
+- Some rungs of the video are slower than in their older records. `decode/nvdec-sessions` decodes two thirds of the
+  frames per second, in steps of 16 frames instead of 32, and the cause is not known. `encode/nvjpeg` encodes half, and
+  `x264-overlapped` less than half: a step writes files of 16 frames instead of 64. `preprocess/cvcuda` takes 0.59 ms
+  instead of 0.37, for which its launches take 0.57. The ends that write Motion JPEG take 6 to 10 % longer, and three
+  rungs of `segment` 4 to 6 %; these causes are not known either. Promises over OpenCV and over the eager network fell,
+  since those references take 0.3 to 0.6 of their older time.
+- nvJPEG is called through ctypes, where a library was wanted: the encoder of torchvision has one stream behind a lock
+  ([lessons](../lessons.md#video)). Checkpoints are files of `torch.save`, read with `weights_only`.
+- `parts/cudnn_fusion.py` has its own call of torch.compile: what it compiles is the same for all sides.
+- Rungs that were wanted and do not exist: softmax, layer norm and SwiGLU by a library (PyTorch's own kernels are the
+  reference of the first two, and it has none of the third); attention by SDPA, which knows no mask but the causal one
+  without a tensor for it; `channels_last` in `diffusion-step`, which has no convolution. Every rung of `llm-serving`
+  has pages of keys and values. A proof computes PSNR for `step-cache` alone.
+- The program that `migration` begins with keeps the GPU active for 0.28 to 0.32 of the time, and 0.2 was wanted.
+- No case of RMSNorm, SwiGLU, softmax, fp8, 2:4 sparsity and the transpose runs on a CPU: what they show is the
+  memory and the tensor cores of a GPU. No limit shows the tensor cores of `int4`.
 - No limit gates sectors a request, conflicts of banks and occupancy of `memory-access` and `memory-transpose`: only a
   second run under Nsight Compute counts them ([an example](profiles/memory-transpose.kernels.md)).
 - The Triton stages of the video have no ceiling: the frames of a step fit in the L2 cache.
-- The GPU waits for the host in a part of the newer pages: all of `compile-modes` and `llm-serving`, two rungs each of
-  `diffusion-step`, `mixture-of-experts` and `optimizer-step`, and `int4`. The end of this page has what bounds each.
+- The GPU waits for the host in a part of the newer pages: `compile-modes` but for `reduce-overhead`, `llm-serving`,
+  `llm-speculative`, `llm-decode` without a graph, `llm-prefill/fused-attention`, three rungs of `diffusion-step`, two
+  each of `mixture-of-experts` and `optimizer-step`, `int4`, and the Triton stages of the video. The end of this page
+  has what bounds each.
+- `compile-modes/ahead-of-time` has no record: torch's loader of its package crashed on two of four hosts
+  ([lessons](../lessons.md#inference)).
 - A ring of `streaming`, one of `two-layer-net` and the prefetcher of the loaders stay apart: the first two are what
   their pages teach."""
 

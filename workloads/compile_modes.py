@@ -183,14 +183,16 @@ WORKLOADS: tuple[Workload, ...] = (
                 *("max-autotune", max_autotune, {"cuda": 0.44}, FUSED, ONE_GRAPH),
                 compile_s=240.0,
                 why=FIRST_LENGTH,
-                min_speedup_why="autotuning took kernels of cuBLAS in one process and of Triton in another one",
+                min_speedup_why="its kernels took 3.5 ms in one process, and the eager ones 1.5 ms",
             ),
             _rung(
                 *("reduce-overhead", reduce_overhead, {"cuda": 1.55}, Limit("graph_launches", at_least=4, at_most=4)),
                 recompilations=3,
             ),
             _rung(
-                *("ahead-of-time", ahead_of_time, {"cuda": 1.5}), needs=PACKAGER, contract={"cuda": Contract((FUSED,))}
+                *("ahead-of-time", ahead_of_time, {"cuda": 1.5}),
+                needs=PACKAGER,
+                contract={"cuda": Contract((FUSED,), (NO_BREAKS, Limit("recompilations", at_most=0)))},
             ),
         ),
         cold=False,

@@ -93,7 +93,7 @@ def _contract(*limits: Limit) -> dict[str, Contract]:
 
 ONE_PASS = Limit("kernels", at_most_of_reference=0.5)
 NEAR_A_COPY = Limit("copy_share", at_least=0.5)  # a step of 0.5 ms begins on an idle GPU: 0.54 on an H200
-NO_COPIES = Limit("peak_bytes", at_most_of_reference=0.9)
+NO_COPIES = Limit("peak_bytes", at_most_of_reference=0.05)
 WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "optimizer-step",
