@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -22,7 +21,6 @@ from rich.text import Text
 from gpugate.errors import BaselineError, OptionError
 from gpugate.judging.machine_state import PROBE_RATIO, describe_throttling, fallen_yardstick
 from gpugate.machine import children
-from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, compare, compiler_problem, machine_name
 from gpugate.measurement.derived import launch_slowdown
 from gpugate.report.next_step import BASELINES, RECORD, describe_threads
@@ -144,12 +142,8 @@ def judge_baselines(path: Path, environment: Environment, records: Mapping[str, 
     record_all = f"{describe_threads(environment.device_kind)}{command} {RECORD}"
     matches = [compare(record.environment, environment) for record in records.values()]
     if all(match.kind == "foreign" for match in matches):
-        lacking, step, cores = "this machine", record_all, _find_other_cores(path, environment)
-        if cores is not None:
-            lacking, of = number_of(environment.cpu_count, "core"), number_of(cores, "core")
-            step = f"OMP_NUM_THREADS={cores} {command} --gate, which compares with the records of {of}, or {record_all}"
         folder = path / machine_name(environment)
-        return "bad", f"{folder} has no record of {lacking}, and a gate fails without one: {step}"
+        return "bad", f"{folder} has no record of this machine, and a gate fails without one: {record_all}"
     few = [name for name, record in records.items() if len(record.processes) < DECIDING_PROCESSES]
     if few:
         counts = f"{len(few)} of {len(records)} cases are recorded by fewer than {DECIDING_PROCESSES} processes"
@@ -159,13 +153,6 @@ def judge_baselines(path: Path, environment: Environment, records: Mapping[str, 
         loosely = "recorded under other software, so times are judged loosely"
         return "ok", f"{counts}, {loosely}: {list_names(differing, SHOWN)}"
     return "ok", f"{counts}, recorded with the present software"
-
-
-def _find_other_cores(path: Path, environment: Environment) -> int | None:
-    """The most threads with which a gate on this CPU would find records; None for a GPU, and where there are none."""
-    counts = range(len(find_usable_cores()), 0, -1) if environment.device_kind == "cpu" else ()
-    others = (replace(environment, cpu_count=count) for count in counts if count != environment.cpu_count)
-    return next((other.cpu_count for other in others if baseline.load_all(path / machine_name(other))), None)
 
 
 def judge_clocks(facts: Facts) -> Answer:

@@ -29,13 +29,7 @@ from gpugate.store.json_file import with_header, write_atomically
 from gpugate.store.writable_folder import make_ignored
 
 FORMAT = "gpugate-history"
-# History: 1: machines with their nights, the series of every case, and the nights on which its level changed.
-#          2: a step names the test that found it; level changes have no p-value.
-#          3: there is one test, so that a step names none. 4: the times of the bill, null where a night has none.
-#          5: the document of the page, too: a value is a list with the ends of its interval, a night is its number.
-#          6: a level change is a night and words; a machine has no error and no fewest nights.
-#          7: a value is as the store has it, with its digits and the ends of its interval, if there is one. 8: the
-#          recorded speedup of each night in place of the best recorded one.
+# Nothing here reads the document. 8: the recorded speedup of each night in place of the best recorded one.
 FORMAT_VERSION = 8
 INDEX, DATA, SCRIPT = "index.html", "data.js", "trends.js"
 LIBRARIES = "vega"

@@ -69,7 +69,7 @@ def _decide_check(
 
 def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
     """The facts of every reason that is a code alone, beside the numbers of its check. Changes are shares of a time."""
-    first, code, cores, record = one.first, one.code, one.result.cores_changed, one.record
+    first, code, record = one.first, one.code, one.record
     times: Facts = {"processes": len(one.timed)}
     faster = one.speedup.median if one.speedup is not None and len(one.timed) == 2 else None
     promise: Facts = {**times, "allowed": one.allowed or None, "faster": faster}
@@ -90,7 +90,6 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         ReasonCode.NO_RECORD: (
             {"processes": record.current.processes, "needed": DECIDING_PROCESSES} if record is not None else {}
         ),
-        ReasonCode.OTHER_CORES: {"recorded_cores": cores.recorded, "cores": cores.now} if cores is not None else {},
         ReasonCode.SLOW_HOST: {"times": one.slow_host},
         **dict.fromkeys(OF_WALL, times),
         ReasonCode.WALL_OPEN: {**times, **(_change_of(one.wall) if one.wall is not None else {})},
@@ -207,7 +206,6 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
             Outcome.UNDECIDED,
             NextStep.FIND_COMMIT,
         ),
-        Rule(lambda one: one.result.cores_changed, ReasonCode.OTHER_CORES, Outcome.ENV_INVALID, NextStep.SAME_CORES),
         Rule(lambda one: one.lacks_record, ReasonCode.NO_RECORD, Outcome.NO_BASELINE, _record),
         Rule(lambda one: one.record is None, ReasonCode.NO_RECORD, Outcome.PASS),
         Rule(lambda one: one.only_the_machine, ReasonCode.THE_MACHINE, Outcome.PASS),

@@ -29,8 +29,6 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.RECORD: "{record}",
     NextStep.FIND_COMMIT: "{threads}gpugate bisect {case} --good {commit}{paths}" + _IF_INTENDED,
     NextStep.ACCEPT: "{again}" + _IF_INTENDED,
-    NextStep.SAME_CORES: "give this process as many cores as the record has, {cores}, by taskset or OMP_NUM_THREADS,"
-    " then {unbound}",
     NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process, then {again}",
     NextStep.COOL_MACHINE: "wait until this machine is idle and cool, then {again}",
     NextStep.USE_CUDA: "run it on a CUDA device",
@@ -52,19 +50,16 @@ def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str]
     rerun = _describe_rerun(run, case_ids)
     again = f"{rerun} --gate" if run.gate else rerun
     threads = run.command.partition("pytest")[0]
-    facts = {name: value for reason in verdict.reasons for name, value in reason.facts.items()}
     uncommitted = step is NextStep.FIND_COMMIT and run.provenance is not None and run.provenance.changes is not None
     first = "commit this code, then " if uncommitted else ""
     return first + _WORDS[step].format(
         rerun=rerun,
         again=again,
-        unbound=again.removeprefix(threads),
         record=describe_recording(run, case_ids),
         case=case_ids[0],
         threads=threads,
         paths=_own_paths(run.command),
         commit=measured.recorded_code.commit[:SHORT_COMMIT] if measured and measured.recorded_code else "",
-        cores=f"{float(facts.get('recorded_cores', 0)):g}",
     )
 
 

@@ -247,10 +247,6 @@ class ReasonCode(str, Enum):
         "the record is of {processes:.0f} processes, and a gate needs {needed:.0f}",
         "there is no record to compare with",
     )
-    OTHER_CORES = (
-        "other_cores",
-        "the number of cores is {cores:g} and that of the record {recorded_cores:g}, so no times are compared",
-    )
     SLOW_HOST = (
         "slow_host",
         "slow host: launches take {times:.2g} times the recorded time, so that a longer wall time proves nothing",

@@ -45,7 +45,6 @@ class NextStep(str, Enum):
     FIND_COMMIT = "find-commit"
     ACCEPT = "accept"
     COOL_MACHINE = "cool-machine"
-    SAME_CORES = "same-cores"
     RAISE_QUOTA = "raise-quota"
     USE_CUDA = "use-cuda"
     CHECK_SIZE = "check-size"

@@ -126,7 +126,7 @@ def compare_code(session: PerfSession, case: Case, result: CaseResult, report: R
 
 def _find_origin(session: PerfSession, case: Case) -> Provenance | None:
     """The provenance of the record of the case."""
-    record = session.records.find_record(case) or session.records.find_other_cores(case)
+    record = session.records.find_record(case)
     return record.provenance if record else None
 
 
@@ -181,9 +181,8 @@ def _read_code(case_id: str, commit: str, ref: str, taken: Sequence[DuetProcess]
 
 
 def _list_machine_changes(recorded: Provenance | None, now: Provenance | None, result: CaseResult) -> tuple[str, ...]:
-    remembered, cores = result.remembered, result.cores_changed
+    remembered = result.remembered
     found = [text for text in (remembered.differences if remembered else ()) if text != SOURCE_CHANGED]
-    found += [f"cores {cores.recorded} -> {cores.now}"] if cores is not None else []
     if recorded is not None and now is not None:
         found += ["another host"] if recorded.host != now.host else []
         found += ["another GPU of this kind"] if recorded.gpu_uuid != now.gpu_uuid else []

@@ -29,7 +29,7 @@ from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import SLOWDOWN_ENDED, Settings
 from gpugate.report.machine import describe_slow_launches
-from gpugate.results.case import CaseResult, Confirmation, Promise, describe_other_reference
+from gpugate.results.case import CaseResult, Confirmation, Promise
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import summarize
@@ -85,8 +85,6 @@ def _measure(session: PerfSession, case: Case, result: CaseResult, report: Repor
         contract=for_device_class(case.optimization.contract, classes),
     )
     result.remembered = session.records.find(case)
-    if result.remembered is None:
-        result.cores_changed = session.records.find_changed_cores(case)
     collect_garbage()
     lost = None
     try:
@@ -158,7 +156,6 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
     if case.spans_gpus and case.device_kind == "cpu" and not session.options.update_baselines:
         settings = replace(settings, budget_s=min(settings.budget_s, RANKS_ON_CPU_BUDGET_S))
     result.measurement = measure_here(session, case, settings, report)
-    _forget_other_reference(session, result)
     _check_machine(session, result, result.measurement)
     evidence = _judge(session, result)
     allowed = _allow(session, result, result.measurement.wall_s + longer.budget_s, has_changed)
@@ -202,12 +199,11 @@ def _allow(session: PerfSession, result: CaseResult, more_s: float, has_changed:
     """
     against, looks = session.options.against, session.result.mode is Mode.DEVELOPER
     processes = session.options.deciding_processes
-    is_recorded = result.remembered is not None or result.cores_changed is not None
     has_time = session.shared_s is None or not looks or session.doubt.affords_pairs(more_s, session.elapsed_s)
     return Allowed(
         pairs=processes > 1 and has_time,
         processes=processes,
-        duet=is_recorded if against == AUTO else against != OFF,
+        duet=result.remembered is not None if against == AUTO else against != OFF,
         changed=has_changed,
     )
 
@@ -240,17 +236,6 @@ def measure_here(session: PerfSession, case: Case, settings: Settings, report: R
         session.probe()  # one bad probe makes no side too fast
         found = add_ceilings(found)
     return _as_stored(with_derived(found, case.size, session.result.yardsticks[-1].values))
-
-
-def _forget_other_reference(session: PerfSession, result: CaseResult) -> None:
-    """Drops a record whose reference is not today's one: the case is then one without a record."""
-    if result.remembered is None or result.measurement is None:
-        return
-    then, now = result.remembered.reference_counters, result.measurement.reference_counters
-    problem = describe_other_reference(then, now)
-    if problem is not None:
-        result.remembered = None
-        session.notes.add(f"the record of {result.case_id} is of another reference: {problem}; record it again")
 
 
 def _check_machine(session: PerfSession, result: CaseResult, measurement: Measurement) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, compare, machine_name
-from gpugate.results.case import CoresChanged, Remembered
+from gpugate.results.case import Remembered
 from gpugate.results.changes import SOURCE_CHANGED
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History
@@ -65,7 +65,6 @@ class Records:
             match=match.kind,
             differences=differences,
             optimized_counters=record.optimized_counters,
-            reference_counters=record.reference_counters,
             yardsticks=record.yardsticks,
             checks=2 * sum(len(file.cases) for file in self.files.values()),  # speedup and throughput of each
             recorded_at=record.recorded_at,
@@ -119,17 +118,6 @@ class Records:
         if name not in known:
             known[name] = source_hash(case.workload)
         return known[name]
-
-    def find_changed_cores(self, case: Case) -> CoresChanged | None:
-        record = self.find_other_cores(case)
-        both = () if record is None else (record.environment, self.result.environment)
-        return CoresChanged(*(one.cpu_quota or one.cpu_count for one in both)) if both else None
-
-    def find_other_cores(self, case: Case) -> baseline.Record | None:
-        if self.options.update_baselines or self.options.fresh or self.options.own_inputs:
-            return None  # nothing is compared with the records of the folder
-        folder, workload = self.options.baselines_path, case.workload.name
-        return baseline.find_other_cores(folder, self.result.environment, workload, _key(case))
 
     def describe_lost(self, known: Collection[str]) -> Iterator[str]:
         """Writes a sentence for each recorded case that the catalogue, whose cases are `known`, no longer has."""

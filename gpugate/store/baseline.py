@@ -229,24 +229,9 @@ def drop_case(folder: Path, case_id: str) -> BaselineFile | None:
     return replace(file, cases={name: entry for name, entry in file.cases.items() if name != key})
 
 
-def list_machines(baselines: Path, workload: str, pattern: str = "*") -> list[str]:
+def list_machines(baselines: Path, workload: str) -> list[str]:
     """The names of the machines that have recorded a workload."""
-    return [folder.name for folder in baselines.glob(pattern) if _path(folder, workload).exists()]
-
-
-def find_other_cores(baselines: Path, environment: Environment, workload: str, key: str) -> Record | None:
-    """The record of a case on this CPU, where all records of its workload are of other cores or quotas.
-
-    Raises BaselineError for a bad file.
-    """
-    machine = machine_name(environment)
-    family, _, _ = machine_name(replace(environment, cpu_quota=None)).rpartition(f"-{environment.cpu_count}-cores")
-    if environment.device_kind != "cpu" or _path(baselines / machine, workload).exists():
-        return None
-    others = list_machines(baselines, workload, f"{family}-*-cores")
-    entries = [_load(baselines / name, workload).cases.get(key) for name in others]
-    records = [entry.record for entry in entries if entry is not None]
-    return max(records, key=lambda record: record.environment.cpu_count, default=None)
+    return [folder.name for folder in baselines.glob("*") if _path(folder, workload).exists()]
 
 
 def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, History]:

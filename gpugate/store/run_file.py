@@ -30,20 +30,11 @@ from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.json_file import JsonFile, parse
 from gpugate.store.writable_folder import lock_folder
 
-# History: 1: RunResult as it is, instances in columns. 2: what each case was judged by, and its further attempts.
-# 3: the tolerance that was asked for, what a skipped case lacks, a fault put in on purpose, and times judged with the
-# digits that are stored. 4: proofs, ladders and sweeps. 5: how many items a whole run has.
-# 6: where the time of a step goes, and that of a measurement; what a wrong output looks like.
-# 7: the checks that tests held, the exit status of pytest, and why it is 1 where no test failed.
-# 8: the next step of a verdict is an action, which a report words.
-# 9: the reasons of a verdict are codes with facts, from which its sentence is made.
-# 10: the provenance of a run, and duets with the recorded code; the variation of a record as all records of its machine
-# predict it, the noise of its pairs, its usual interval and reference time. 11: the memory of the GPU.
-# 12: the shard of a night that a run is. 13: the run that showed a remembered proof. 14: without ladders and sweeps,
-# which follow from the cases. 15: without the spreads of a summary and the usual numbers of a record, which no rule
+# 15, that of the oldest stored runs: without the spreads of a summary and the usual numbers of a record, which no rule
 # reads. 16: without the side of a build that was built first. 17: the options that selected tests, not that some did.
-# 18: without the best record beside the newest one, and the number of nights of a record.
-FORMAT_VERSION = 18
+# 18: without the best record beside the newest one, and the number of nights of a record. 19: without the cores of a
+# record of other cores and the counters of a record's reference.
+FORMAT_VERSION = 19
 LINES = "cases"  # the ending of the file beside that of a session, with its finished cases
 
 

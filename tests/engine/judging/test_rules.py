@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpugate.measurement.record import Difference
-from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Promise
+from gpugate.results.case import CaseResult, Confirmation, Promise
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.verdict import CASE_CHECKS, Check, NextStep, Outcome
@@ -166,7 +166,6 @@ WALL: Table = [
     # No record, and no time. No baseline may hold a wrong output.
     (case(measured(error=0.5), remembered=None), Outcome.NO_BASELINE, "no_record", None),
     (case(SLOW, remembered=None), Outcome.NO_BASELINE, "no_record", NextStep.RECORD),
-    (case(SLOW, remembered=None, cores_changed=CoresChanged(8, 4)), ENV_INVALID, "other_cores", NextStep.SAME_CORES),
     (case(SLOW, remembered=record(replace(RECORDED, processes=2))), Outcome.NO_BASELINE, "no_record"),
     (case(SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
     (case(replace(SLOW, reference_slowdown=3.0)), UNDECIDED, "reference_slowed"),

@@ -11,7 +11,6 @@ import pytest
 from gpugate.commands.cli import _parser
 from gpugate.report.next_step import describe_next_step, describe_recording
 from gpugate.results.duet import RecordedCode
-from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from tests.support import stored_runs
@@ -19,15 +18,14 @@ from tests.support.tiny_project import PROMISE, TinyProject
 
 COMMAND = re.compile(r"\b(?:pytest|gpugate) [^\n]+")
 CASE = "tiny/quick/cpu"
-FACTS = Reason(ReasonCode.OTHER_CORES, {"recorded_cores": 2.0, "cores": 1.0})
 # The steps that change a workload's code or need another device.
 BY_HAND = {NextStep.USE_CUDA, NextStep.DECLARE_ENGAGEMENT}
 
 
-def words_of(step: NextStep, reason: Reason = FACTS, command: str = "pytest perf_tests") -> str:
+def words_of(step: NextStep, command: str = "pytest perf_tests") -> str:
     case = replace(stored_runs.case("quick", kind="cpu"), case_id=CASE, recorded_code=RecordedCode("1a2b3c4d5e6f"))
     run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, seed=0, gate=True, cases={CASE: case}, command=command)
-    return describe_next_step(Verdict("speedup", CASE, Outcome.UNDECIDED, (reason,), step), run)
+    return describe_next_step(Verdict("speedup", CASE, Outcome.UNDECIDED, (), step), run)
 
 
 def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_alone(
@@ -36,9 +34,6 @@ def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_
     tiny.workload(optimizations=f"{PROMISE}, {PROMISE.replace('quick', 'other', 1)}")
     tried = {step: COMMAND.findall(words_of(step)) for step in NextStep}
     assert {step for step, commands in tried.items() if not commands} == BY_HAND
-    assert words_of(NextStep.SAME_CORES).startswith(
-        "give this process as many cores as the record has, 2, by taskset or OMP_NUM_THREADS, then "
-    )
     assert words_of(NextStep.CHECK_SIZE).startswith(
         "compare Size.flops and Size.bytes with what a step does; if they agree, end the other work on this machine, "
         "then pytest "
@@ -55,13 +50,12 @@ def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_
             assert set(re.findall(r"::\w+\[(.+?)\]", result.text)) == {CASE}
 
 
-def test_a_command_measures_by_the_threads_of_its_session_unless_they_are_to_be_others() -> None:
+def test_a_command_measures_by_the_threads_of_its_session() -> None:
     command = "OMP_NUM_THREADS=1 pytest 'my tests'"
     for step in (NextStep.REPEAT, NextStep.MEASURE_LONGER, NextStep.TRACE, NextStep.RECORD):
         assert words_of(step, command=command).startswith(f"{command} -k ")
     found = words_of(NextStep.FIND_COMMIT, command=command)
     assert found.startswith(f"OMP_NUM_THREADS=1 gpugate bisect {CASE} --good 1a2b3c4d5e6f --path 'my tests'\nif ")
-    assert "by taskset or OMP_NUM_THREADS, then pytest 'my tests' -k " in words_of(NextStep.SAME_CORES, command=command)
 
 
 def test_a_command_for_several_cases_selects_these_alone(tiny: TinyProject) -> None:

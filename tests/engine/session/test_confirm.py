@@ -18,7 +18,6 @@ from gpugate.faults.fault import Fault
 from gpugate.machine.environment import describe
 from gpugate.measurement import yardsticks
 from gpugate.measurement.progress import silent
-from gpugate.results.case import CoresChanged
 from gpugate.results.duet import DuetProcess
 from gpugate.results.run import Provenance, RunResult
 from gpugate.session import confirm, measure_case
@@ -117,7 +116,7 @@ def test_a_case_for_which_no_time_is_left_is_named(recorded_commit: TinyProject,
 def test_a_duet_that_is_cut_off_at_half_of_the_time_names_its_case(tmp_path: Path, monkeypatch) -> None:
     session = made_up_session(tmp_path, against="HEAD", fault=Fault.parse("slow:5"))
     session.doubt = doubt = DoubtTime(3, begun=1)
-    result: Any = SimpleNamespace(duration_s=6.0, measurements=[None], remembered=None, cores_changed=None)
+    result: Any = SimpleNamespace(duration_s=6.0, measurements=[None], remembered=None)
 
     def run_out_of_time(*arguments: Any) -> None:
         doubt.spent_s += arguments[-1]
@@ -129,8 +128,8 @@ def test_a_duet_that_is_cut_off_at_half_of_the_time_names_its_case(tmp_path: Pat
 
 
 def test_a_duet_needs_a_record_or_code_that_the_user_names(tmp_path: Path) -> None:
-    recorded: Any = SimpleNamespace(remembered=None, cores_changed=CoresChanged(8, 4))
-    new: Any = SimpleNamespace(remembered=None, cores_changed=None)
+    recorded: Any = SimpleNamespace(remembered="a record")
+    new: Any = SimpleNamespace(remembered=None)
     for against, case, duet in (("off", recorded, 0), ("auto", recorded, 1), ("auto", new, 0), ("main", new, 1)):
         allowed = measure_case._allow(made_up_session(tmp_path, against=against), case, 1.0, has_changed=False)
         assert allowed.duet is bool(duet)
@@ -190,24 +189,6 @@ def test_a_slower_machine_with_the_recorded_code_is_no_regression(recorded_commi
     missing = recorded_commit.run(*GATE, "--against=nowhere")
     assert missing.status == pytest.ExitCode.USAGE_ERROR
     assert "'nowhere' is no commit of " in missing.text
-
-
-def test_a_record_of_other_cores_names_the_commit_to_compare_with(recorded_commit: TinyProject) -> None:
-    own = describe(torch.device("cpu")).cpu_count
-    name = recorded_commit.baselines.name.replace(f"-{own}-cores", f"-{own + 1}-cores")
-
-    def move(document: dict[str, Any]) -> None:
-        document["machine"] = name
-        for record in document["cases"]["quick/cpu"].values():
-            record["environment"]["cpu_count"] = own + 1
-
-    recorded_commit.edit_baseline(move)
-    recorded_commit.baselines.rename(recorded_commit.baselines.with_name(name))
-    recorded_commit.run(*GATE)
-    assert recorded_commit.outcomes()["throughput"] == "ENV_INVALID"
-    said = " ".join(recorded_commit.reasons("throughput"))
-    assert said == "other_cores no_record code_not_slower record_differs"
-    assert code_of(recorded_commit)["machine_changes"] == [f"cores {own + 1} -> {own}"]
 
 
 def test_a_case_without_a_record_is_compared_with_a_named_version_alone(recorded_commit: TinyProject) -> None:
