@@ -36,7 +36,7 @@ from gpugate.units import list_names, number_of, yardstick_label, yardstick_valu
 
 NOT_TRUSTWORTHY = 1
 MEASURING_S = 120.0  # mostly the import of torch, from a cold disk
-BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts processes that wait for a disk
+BUSY_SHARE = 0.5  # of the cores that this process may use
 SHOWN = 3  # names or differences in one sentence
 # `absent` is less than a GPU machine has; `bad` makes every verdict doubtful.
 State = Literal["ok", "absent", "bad"]
@@ -105,10 +105,9 @@ def list_findings(facts: Facts, asked: str, baselines_path: Path) -> Iterator[Fi
     except BaselineError as error:
         records = {}
         yield Finding("baselines", "bad", str(error))
-    load = f"load average {facts.load:.1f} of the last minute on {facts.cores} cores"
     busy = facts.load > BUSY_SHARE * facts.cores
-    step = ": end what else is running, or wait a minute if it has just ended" if busy else ""
-    yield Finding("load", "bad" if busy else "ok", f"{load}{step}")
+    load = f"other processes keep {facts.load:.1f} of {facts.cores} cores busy"
+    yield Finding("load", "bad" if busy else "ok", f"{load}: end them" if busy else load)
     problem = compiler_problem()
     yield Finding("compiler", "absent" if problem else "ok", problem or "C++ and Python.h, for torch.compile")
     if environment.device_kind == "cuda":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpugate.errors import OptionError
 from gpugate.machine import children
+from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, describe
 from gpugate.machine.nvml import foreign_processes, list_visible_gpus
 from gpugate.measurement.record import Yardstick
@@ -31,8 +32,8 @@ class Facts:
     `throttled_by`, `foreign`."""
 
     environment: Environment
-    load: float  # the load average of the minute before
-    cores: int  # of the whole machine, as `load` is
+    load: float  # the cores that other processes kept busy meanwhile
+    cores: int  # that this process may use
     driver_gpus: int  # the GPUs or MIG slices that the driver shows; torch may see fewer
     yardsticks: tuple[Yardstick, ...]  # two probes, one after the other
     quota_throttled: float | None = None  # the share of the periods of a quota of CPU time, meanwhile
@@ -43,17 +44,17 @@ class Facts:
 
 def measure(asked: str) -> Facts:
     """Measures the machine for a device `asked`, as `--device` takes it. Raises OptionError where it does not exist."""
-    load = os.getloadavg()[0]
     from gpugate.measurement.host_counters import OtherWork
     from gpugate.measurement.yardsticks import probe
     from gpugate.session.perf_session import choose_device
 
     device = choose_device(asked)
     environment, driver_gpus = describe(device), len(list_visible_gpus())
-    loaded = _load_gpu(device) if device.type == "cuda" else {}
     with (work := OtherWork()).measure():
+        loaded = _load_gpu(device) if device.type == "cuda" else {}
         yardsticks = probe(device), probe(device)
-    return Facts(environment, load, os.cpu_count() or 1, driver_gpus, yardsticks, work.throttled, **loaded)
+    load, cores = work.cores or 0.0, len(find_usable_cores())
+    return Facts(environment, load, cores, driver_gpus, yardsticks, work.throttled, **loaded)
 
 
 def _load_gpu(device: torch.device) -> dict[str, Any]:  # cuda only
