@@ -20,7 +20,7 @@ import subprocess
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from time import perf_counter, sleep
 from typing import Any
 
@@ -114,8 +114,8 @@ class Pairing:
         if self.cool_down_s:
             self.sleep(self.cool_down_s)
         cpu, stock = self.cpu[side is self.both.optimized], side.side.stock_steps
-        cpu.begin(self.workers - self._other(side).workers)
-        step_ms = side.timed_block(self.inputs, self.timer.time_ms)
+        begin = partial(cpu.begin, self.workers - self._other(side).workers)
+        step_ms = side.timed_block(self.inputs, self.timer.time_ms, begin=begin)
         cpu.waits_ms += side.take_waits_ms()
         if not stock:
             cpu.end(side.steps_per_block, step_ms)

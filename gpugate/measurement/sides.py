@@ -107,12 +107,20 @@ class BuiltSide:
         self.next_input, self.last_input, self.last_output = index, (index or count) - 1, output
 
     def timed_block(
-        self, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float], steps: int | None = None
+        self,
+        inputs: Sequence[Any],
+        time_ms: Callable[[Callable[[], None]], float],
+        steps: int | None = None,
+        begin: Callable[[], None] = lambda: None,
     ) -> float:
-        """Times one block under this side's flags, in milliseconds per step; `steps` defaults to `steps_per_block`."""
+        """Times one block under this side's flags, in milliseconds per step; `steps` defaults to `steps_per_block`.
+
+        `begin` is called before the first step, and after the inputs have their contents back.
+        """
         steps = steps or self.steps_per_block
         self.restore_next(inputs, steps)
         self.flags.apply()
+        begin()
         with blame(self.name, "running timed steps"), pause_garbage_collection(), self.compiler.count():
             self.take_stock(inputs)
             if isinstance(self.side, RankedSide):

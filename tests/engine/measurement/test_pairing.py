@@ -104,9 +104,11 @@ def test_the_cpu_time_of_a_side_is_that_of_its_block_and_with_a_stock_until_that
     taken.read_clock = lambda: (order.append("clock"), COOL)[1]
     taken.both.reference.side.stock_steps = 2
     taken.workers, taken.both.reference.workers, taken.both.optimized.workers = {1, 2, 3}, {1}, {2}
+    taken.both.optimized.restore = lambda sets: order.append("inputs restored")
     taken.take(1, always)
     reference = ["begin [1, 3]", *["baseline"] * 3, "clock", "refill", "3 steps of 3 ms"]
-    assert order == ["clock", *reference, "begin [2, 3]", "fast", "1 steps of 1 ms", "clock"]
+    fast = ["inputs restored", "begin [2, 3]", "fast", "1 steps of 1 ms"]
+    assert order == ["clock", *reference, *fast, "clock"]
 
 
 @pytest.mark.parametrize(("later", "problem"), [({1}, NO_BLOCK), ({1, 9}, BEGAN)])
