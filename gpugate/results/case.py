@@ -16,6 +16,9 @@ from gpugate.results.verdict import SEVERITY, Check, Outcome, Verdict
 from gpugate.units import Natural, Positive, Processes, stored_unless
 from gpugate.workload import CaseId, Contract, Name, Point, Size, Tolerance, WorkloadName
 
+# Times as many bytes from the host, which no change of one reference explains.
+OTHER_BYTES_RATIO = 1.5
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -31,19 +34,36 @@ class Remembered:
     """The record of one case, and the differences between the recording machine and this one.
 
     A changed source of the workload is one of the `differences` and leaves `match` exact: it is what a gate is for.
-    `optimized_counters` is the largest value of each counter over the recorded processes.
+    `optimized_counters` is the largest value of each counter over the recorded processes, and so is
+    `reference_counters`.
     """
 
     current: History
     match: Literal["exact", "same device"]
     differences: tuple[str, ...] = ()
     optimized_counters: Counters = field(default_factory=dict)
-    reference_counters: InitVar[object] = None  # of older files
+    reference_counters: Counters = field(default_factory=dict, metadata={"exclude_if": lambda value: not value})
     yardsticks: Mapping[str, Positive] = field(default_factory=dict)
     checks: Processes = 1  # of time, that a night makes with the baselines of this machine: each may alarm by chance
     recorded_at: str = stored_unless("")  # empty in older runs
     reason: str = stored_unless("")  # why the record was made, as its author says
     anchor: InitVar[object] = None  # of older files
+
+
+def describe_other_reference(recorded: Counters, now: Counters) -> str | None:
+    """Returns the evidence that the reference changed since its record; None where there is none.
+
+    The speedup over one reference says nothing about the speedup over another one, such as FP32 with and without TF32.
+    Nor does its record: the wall time and the bill are compared beside the reference's own, and one that became slower
+    by itself would acquit a slower side.
+    """
+    then, today = (counters.get("tensor_core_kernels") for counters in (recorded, now))
+    if then is not None and today is not None and (then == 0) != (today == 0):
+        return f"it ran {then:g} tensor-core kernels in a step then, and runs {today:g} now"
+    then, today = (counters.get("host_to_device_bytes", 0.0) for counters in (recorded, now))
+    if max(then, today) > OTHER_BYTES_RATIO * min(then, today) > 0:
+        return f"it copied {then / 1e6:.3g} MB to the device in a step then, and copies {today / 1e6:.3g} MB now"
+    return None
 
 
 @dataclass(frozen=True)

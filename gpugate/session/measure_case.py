@@ -29,7 +29,7 @@ from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import SLOWDOWN_ENDED, Settings
 from gpugate.report.machine import describe_slow_launches
-from gpugate.results.case import CaseResult, Confirmation, Promise
+from gpugate.results.case import CaseResult, Confirmation, Promise, describe_other_reference
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import summarize
@@ -156,6 +156,7 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
     if case.spans_gpus and case.device_kind == "cpu" and not session.options.update_baselines:
         settings = replace(settings, budget_s=min(settings.budget_s, RANKS_ON_CPU_BUDGET_S))
     result.measurement = measure_here(session, case, settings, report)
+    _forget_other_reference(session, result)
     _check_machine(session, result, result.measurement)
     evidence = _judge(session, result)
     allowed = _allow(session, result, result.measurement.wall_s + longer.budget_s, has_changed)
@@ -236,6 +237,17 @@ def measure_here(session: PerfSession, case: Case, settings: Settings, report: R
         session.probe()  # one bad probe makes no side too fast
         found = add_ceilings(found)
     return _as_stored(with_derived(found, case.size, session.result.yardsticks[-1].values))
+
+
+def _forget_other_reference(session: PerfSession, result: CaseResult) -> None:
+    """Drops a record whose reference is not today's one: the case is then one without a record."""
+    if result.remembered is None or result.measurement is None:
+        return
+    then, now = result.remembered.reference_counters, result.measurement.reference_counters
+    problem = describe_other_reference(then, now)
+    if problem is not None:
+        result.remembered = None
+        session.notes.add(f"the record of {result.case_id} is of another reference: {problem}; record it again")
 
 
 def _check_machine(session: PerfSession, result: CaseResult, measurement: Measurement) -> None:

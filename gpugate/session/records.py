@@ -65,6 +65,7 @@ class Records:
             match=match.kind,
             differences=differences,
             optimized_counters=record.optimized_counters,
+            reference_counters=record.reference_counters,
             yardsticks=record.yardsticks,
             checks=2 * sum(len(file.cases) for file in self.files.values()),  # speedup and throughput of each
             recorded_at=record.recorded_at,

@@ -33,7 +33,7 @@ from gpugate.store.writable_folder import lock_folder
 # 15, that of the oldest stored runs: without the spreads of a summary and the usual numbers of a record, which no rule
 # reads. 16: without the side of a build that was built first. 17: the options that selected tests, not that some did.
 # 18: without the best record beside the newest one, and the number of nights of a record. 19: without the cores of a
-# record of other cores and the counters of a record's reference.
+# record of other cores.
 FORMAT_VERSION = 19
 LINES = "cases"  # the ending of the file beside that of a session, with its finished cases
 

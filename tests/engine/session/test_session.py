@@ -129,6 +129,18 @@ def test_an_engine_that_cannot_be_looked_for_is_an_error_of_its_case(session, er
         assert (result.error, result.skipped) == (None, "nvenc was skipped while being looked for: no licence")
 
 
+def test_a_record_of_another_reference_is_no_record(session, monkeypatch) -> None:
+    recorded, counted = ({"tensor_core_kernels": count} for count in (0.0, 53.0))
+    remember(session, reference_counters=recorded)
+    measuring(monkeypatch, replace(MEASURED, reference_counters={**MEASURED.reference_counters, **counted}))
+    session.result.gate = True
+    found = measure_case(session, CASE)
+    assert found.remembered is None
+    assert {one.check: one.outcome for one in found.verdicts}["throughput"] is Outcome.NO_BASELINE
+    (note,) = session.notes
+    assert "is of another reference: it ran 0 tensor-core kernels in a step then, and runs 53 now; record it" in note
+
+
 @pytest.mark.parametrize(
     ("changed", "difference", "note"),
     [
