@@ -246,11 +246,11 @@ def _workload(
 
 WORKLOADS: tuple[Workload, ...] = (
     _workload(
-        *("host-preparation-cheap", CHEAP, HANDING_OVER, {"sm_90": 0.63, "cuda": 0.2}),
-        by_processes={2: {"cuda": 0.1, "cpu": 0.02}, 4: {"cuda": 0.1}},
+        *("host-preparation-cheap", CHEAP, HANDING_OVER, {"sm_90": 0.59, "cuda": 0.2}),
+        by_processes={2: {"cuda": 0.085, "cpu": 0.02}, 4: {"cuda": 0.1}},
     ),
     _workload(
-        *("host-preparation-expensive", EXPENSIVE, SPREAD, {H100: 2.2, "sm_90": 2.24, "cuda": 1.0, "cpu": 0.4}),
-        by_processes={2: {"sm_90": 1.14, "cuda": 0.9, "cpu": 0.2}, 4: {"sm_90": 1.73, "cuda": 1.0}},
+        *("host-preparation-expensive", EXPENSIVE, SPREAD, {H100: 2.2, "sm_90": 2.25, "cuda": 1.0, "cpu": 0.4}),
+        by_processes={2: {"sm_90": 1.21, "cuda": 0.9, "cpu": 0.2}, 4: {"sm_90": 1.6, "cuda": 1.0}},
     ),
 )

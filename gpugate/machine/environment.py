@@ -121,12 +121,13 @@ class Missing:
         return all(name in allowed or name.removeprefix("torch_") in allowed for name in self.names)
 
 
-def describe(device: torch.device) -> Environment:
-    """Describes one device and its software; imports torch. On CUDA it initializes the driver but allocates nothing."""
+def describe(device: torch.device, needs: Iterable[Needs] = ()) -> Environment:
+    """Describes one device and its software, with the packages that these needs name; imports torch. On CUDA it
+    initializes the driver but allocates nothing."""
     cpu_model = _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown"
     usable = len(find_usable_cores())
     cores = usable if device.type == "cuda" else _with_threads(usable)
-    python, packages, quota = platform.python_version(), _package_versions(), find_quota(cores)
+    python, packages, quota = platform.python_version(), _package_versions(needs), find_quota(cores)
     if device.type != "cuda":
         return Environment("cpu", cpu_model, cpu_model, cores, python, packages, cpu_quota=quota)
     found = {**_gpu(device), "cpu_count": cores, "cpu_quota": quota}
@@ -266,8 +267,10 @@ def _cpuinfo(name: str) -> str | None:
     return next((value.strip() for key, _, value in entries if key.strip() == name), None)
 
 
-def _package_versions() -> dict[str, str]:
-    found = {name: _version(distributions) for name, distributions in _DISTRIBUTIONS.items()}
+def _package_versions(needs: Iterable[Needs]) -> dict[str, str]:
+    needed = {name.replace("_", "-").lower() for one in needs for name in _list_packages(one)}
+    known = {**{name: (name,) for name in sorted(needed)}, **_DISTRIBUTIONS}
+    found = {name: _version(distributions) for name, distributions in known.items()}
     versions = {name: version for name, version in found.items() if version is not None}
     return {**versions, "gpugate": __version__}  # the version of this source, installed or not
 

@@ -142,12 +142,8 @@ class Pairing:
             resume_workers(side.workers)
 
     def _await_refill(self, side: BuiltSide, step_ms: float) -> None:
-        """Waits until the loaders of the side that has just run have refilled its stock, at the rate of that run.
-
-        Without the wait they would use cores during the other side's block, and fill their stock at its expense.
-        """
-        if side.side.stock_steps and not (self.stop_idle and side.workers):
-            self.sleep(min(LONGEST_REFILL_S, side.side.stock_steps * step_ms / 1e3))
+        if not (self.stop_idle and side.workers):
+            await_refill(side, step_ms, self.sleep)
 
     def _keep(self, pair: Pair, throttled_by: set[str]) -> None:
         self.throttled_by |= throttled_by
@@ -164,6 +160,22 @@ class Pairing:
             reference_steps_per_block=self.both.reference.steps_per_block,
             optimized_steps_per_block=self.both.optimized.steps_per_block,
         )
+
+
+def await_refill(side: BuiltSide, step_ms: float, wait: Callable[[float], None] = sleep) -> None:
+    """Waits until the loaders of the side that has just run have refilled its stock, at the rate of that run.
+
+    Without the wait they would use cores during the other side's block, and fill their stock at its expense.
+    """
+    if side.side.stock_steps:
+        wait(min(LONGEST_REFILL_S, side.side.stock_steps * step_ms / 1e3))
+
+
+def run_until_refilled(
+    side: BuiltSide, inputs: Sequence[Any], time_ms: TimeMs, wait: Callable[[float], None] = sleep
+) -> None:
+    """Runs a block of the side as a pair does: until its loaders have refilled its stock."""
+    await_refill(side, side.timed_block(inputs, time_ms), wait)
 
 
 TRIES = 8
@@ -267,8 +279,8 @@ def find_slowdown(
     alone: tuple[int, float],
     accepted: float = SLOWED,
 ) -> float:
-    """Measures the reference's time of a step, each time after a block of the other side, over its time `alone`: the
-    least of up to TRIES tries, which end at a ratio no larger than `accepted`."""
+    """Measures the reference's time of a step, each time after `run_other`, over its time `alone`: the least of up to
+    TRIES tries, which end at a ratio no larger than `accepted`."""
     steps, alone_ms = alone
     tries: list[float] = []
     while len(tries) < TRIES and min(tries, default=math.inf) > accepted:

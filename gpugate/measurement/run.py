@@ -30,7 +30,7 @@ from gpugate.measurement.outputs import (
     hidden_state_problem,
     outputs_of,
 )
-from gpugate.measurement.pairing import BothSides, Pairing, build_both, can_repeat, find_slowdown
+from gpugate.measurement.pairing import BothSides, Pairing, build_both, can_repeat, find_slowdown, run_until_refilled
 from gpugate.measurement.process_state import keep_process_state
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.ranks import RankedSide
@@ -396,7 +396,7 @@ def _finish(run: _Run, both: BothSides) -> None:
         run.report_progress("checking", both.optimized.name)
         if run.alone is not None:
             timed, time_ms = run.inputs.timed, run.timer.time_ms
-            run_other = partial(both.optimized.timed_block, timed, time_ms)
+            run_other = partial(run_until_refilled, both.optimized, timed, time_ms)
             run.reference_slowdown = find_slowdown(both.reference, run_other, run.inputs.fresh, time_ms, run.alone)
         run.step_checks = _check_steps(run, both, run.expected)
     run.report_progress("counting", both.optimized.name)

@@ -254,7 +254,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     seed = secrets.randbits(32) if options.seed is None else options.seed
     # Interrupted until `finish` changes it: a killed process leaves a file that is marked as interrupted.
     result = RunResult(
-        environment=describe(device),
+        environment=describe(device, [case.optimization.needs for case in catalogue.cases()]),
         started_at=now if worker is None else worker.started_at,
         seed=seed if worker is None else worker.seed,
         command=describe_threads(device.type) + options.command,

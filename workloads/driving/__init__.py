@@ -123,7 +123,7 @@ VARIANTS = (
         " fused one besides, to which the scaler leaves its checks",
     ),
     _variant(
-        *("prefetcher", plans.PREFETCHER, {"sm_90": 1.02, "cuda": 0.97}),
+        *("prefetcher", plans.PREFETCHER, {"sm_90": 1.03, "cuda": 0.97}),
         compared_with="amp-bf16",
         contract={"cuda": Contract(OVERLAPPED), "sm_90": Contract(OVERLAPPED, (HIDDEN_DATA_PATH,))},
         proofs=(copies_intact(plans.PREFETCHER), repeats(plans.PREFETCHER)),
@@ -137,7 +137,7 @@ VARIANTS = (
         " transposing",
     ),
     _variant(
-        *("compile", plans.COMPILE, {"sm_90": 1.1, "cuda": 0.95}, Limit("kernels", at_most_of_reference=0.95)),
+        *("compile", plans.COMPILE, {"sm_90": 1.02, "cuda": 0.95}, Limit("kernels", at_most_of_reference=0.95)),
         compared_with="cached-uint8",
         proofs=(learns(plans.COMPILE),),
         why="the convolutions stay cuDNN's: only what lies between them is fused",
@@ -154,7 +154,7 @@ VARIANTS = (
     ),
 )
 ON_THE_GPU = _variant(
-    *("nvjpeg", plans.NVJPEG, {"sm_90": 3.5, "cuda": 1.0}, Limit("host_to_device_bytes", at_most_of_reference=0.5)),
+    *("nvjpeg", plans.NVJPEG, {"sm_90": 3.57, "cuda": 1.0}, Limit("host_to_device_bytes", at_most_of_reference=0.5)),
     needs=DECODER,
     why="decoding takes its share of the GPU, and the host waits for it; what is decoded on the host is summed up"
     " besides, which names a corrupt file and takes a fifth of the time of decoding",
@@ -162,8 +162,11 @@ ON_THE_GPU = _variant(
 
 
 SPEEDUP_BY_WORKERS = {0: 0.85, 2: 1.0, 4: 2.0, 8: 2.75, 16: 2.8}  # at least, on sm_90
-SHARED_CORES = "the host's cores, which others use too, decide how fast few workers decode"
-WHY_LOWER_BY_WORKERS = dict.fromkeys((2, 4, 8, 16), SHARED_CORES)
+BESIDE_WORKERS = (
+    "in a process that has workers the reference takes 1.3 times as long on an H200, 132 instead of 102 ms: that is no "
+    "gain of theirs, and less is promised by as much"
+)
+WHY_LOWER_BY_WORKERS = dict.fromkeys((2, 4, 8, 16), BESIDE_WORKERS)
 BY_BATCH = "small batches wait for their launches"
 ITSELF = "what it is compared with, once more: it shows how far two of the same differ"
 FOR_JPEGS = "decoding JPEGs is what workers are for; what they decode is copied once more between processes"

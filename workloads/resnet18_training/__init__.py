@@ -114,14 +114,14 @@ RUNGS = (
         why="a byte for each float crosses the bus, and a worker resizes all bytes of a piece in one call",
     ),
     _rung(
-        *("batch-512", rungs.LARGE_BATCH, {"sm_90": 1.67, "cuda": 0.97}),
+        *("batch-512", rungs.LARGE_BATCH, {"sm_90": 1.56, "cuda": 0.97}),
         Limit("kernel_launches", at_most_of_reference=0.25),
         why="a sixteenth of the launches, which gains as much as a GPU waits for them at batch 32; the loader "
         "goes on sending pieces of 32, of which 16 are joined on the device: what it holds in stock stays one "
         "step",
     ),
     _rung(
-        *("amp-fp16", rungs.HALF, {"sm_90": 1.02, "cuda": 1.0}),
+        *("amp-fp16", rungs.HALF, {"sm_90": 1.03, "cuda": 1.0}),
         costs=(Limit("peak_bytes", at_most_of_reference=0.7),),
         on_sm_90=(_gain_on_cached_data(1.2), NO_LONGER_KERNELS),
         why="at batch 32 a fast GPU waits for launches, of which casts and the loss scaler add some: a loss, and "
@@ -145,7 +145,7 @@ RUNGS = (
         why="cuDNN also times its algorithms, from here on; Inductor lays out the convolutions so by itself: no gain",
     ),
     _rung(
-        *("resident-uint8", rungs.RESIDENT, {"sm_90": 1.94, "cuda": 0.97}, Limit("host_to_device_copies", at_most=0)),
+        *("resident-uint8", rungs.RESIDENT, {"sm_90": 1.79, "cuda": 0.97}, Limit("host_to_device_copies", at_most=0)),
         why="no loader and no bus; images that are made on the device have a fourth channel of zeros, to which "
         "cuDNN would else pad them in every iteration",
     ),
@@ -165,7 +165,7 @@ WHOLE_LADDER = replace(
     LADDER[-1],
     name="whole-ladder",
     min_speedup={"sm_90": 28.0, "cuda": 5.85},
-    min_speedup_why="the bottom rung is as fast as the host: processes of an H200 left 35x to 48x",
+    min_speedup_why="the bottom rung is as fast as the host: processes of an H200 left 31x to 50x",
     compared_with=BASELINE,
     proofs=(),
     why="the top rung against the bottom one, measured and not multiplied up; most of it is the loader, since "

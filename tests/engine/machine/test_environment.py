@@ -1,5 +1,6 @@
 """Descriptions of made-up machines: NVML is a stand-in, /proc/cpuinfo a file of the test."""
 
+import importlib.metadata
 import os
 import sys
 import sysconfig
@@ -92,12 +93,13 @@ def use_nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_this_cpu_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    here = environment.describe(torch.device("cpu"))
+    here = environment.describe(torch.device("cpu"), [Needs(packages=("typing_extensions", "no_such_a"))])
     assert here.device_kind == "cpu"
     assert here.device_name == here.cpu_model != ""
     assert here.cpu_count == len(os.sched_getaffinity(0))
     assert here.packages["torch"] == torch.__version__.partition("+")[0]
-    assert "cvcuda" not in here.packages
+    assert here.packages["typing-extensions"] == importlib.metadata.version("typing_extensions")
+    assert not {"cvcuda", "no-such-a"} & here.packages.keys()
     assert (here.gpu_index, here.driver, here.cuda, here.mig) == (None, None, None, None)
     assert compare(here, environment.describe(torch.device("cpu"))) == Match("exact")
 

@@ -19,7 +19,7 @@ from gpugate.measurement import pairing as pairing_module
 from gpugate.measurement.cold_inputs import make_inputs
 from gpugate.measurement.device_timer import POWER_CAP, HostTimer
 from gpugate.measurement.host_counters import BEGAN, NO_BLOCK, CpuCounters
-from gpugate.measurement.pairing import FREE_DISCARDS, BothSides, Pairing, build_both, stop_workers
+from gpugate.measurement.pairing import FREE_DISCARDS, BothSides, Pairing, build_both, run_until_refilled, stop_workers
 from gpugate.measurement.record import ClockReading, Pair, SideCost, TimedBuild
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
@@ -81,6 +81,10 @@ def test_the_loaders_of_one_side_refill_before_the_other_side_runs() -> None:
     taken.both.reference.side.stock_steps = 1000
     taken.take(1, always)
     assert [one for one in order if one.endswith(" s")] == ["0.5 s"]
+    order.clear()
+    taken.both.reference.side.stock_steps = 4
+    run_until_refilled(taken.both.reference, [None], taken.timer.time_ms, taken.sleep)
+    assert order == stocked, "before the reference is compared with itself alone"
 
 
 class CountedBlocks(CpuCounters):
