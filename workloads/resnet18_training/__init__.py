@@ -145,7 +145,7 @@ RUNGS = (
         why="cuDNN also times its algorithms, from here on; Inductor lays out the convolutions so by itself: no gain",
     ),
     _rung(
-        *("resident-uint8", rungs.RESIDENT, {"sm_90": 1.79, "cuda": 0.97}, Limit("host_to_device_copies", at_most=0)),
+        *("resident-uint8", rungs.RESIDENT, {"sm_90": 1.8, "cuda": 0.97}, Limit("host_to_device_copies", at_most=0)),
         why="no loader and no bus; images that are made on the device have a fourth channel of zeros, to which "
         "cuDNN would else pad them in every iteration",
     ),
