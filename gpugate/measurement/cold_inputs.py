@@ -31,16 +31,10 @@ EXCHANGED_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
 MOST_EXCHANGED = 8
 
 
-def cache_bytes(device: torch.device) -> int:
-    if device.type == "cuda":  # cuda only
-        return int(torch.cuda.get_device_properties(device).L2_cache_size)
-    return FALLBACK_CACHE_BYTES
-
-
 def most_cached_bytes(device: torch.device) -> int:
     """Bytes that may stay in a cache from step to step: a GPU's L2, or a CPU's largest cache as Linux reports it."""
     if device.type == "cuda":  # cuda only
-        return cache_bytes(device)
+        return int(torch.cuda.get_device_properties(device).L2_cache_size)
     try:
         size = LAST_LEVEL_CACHE.read_text(encoding="ascii").strip()
         return max(FALLBACK_CACHE_BYTES, int(size.removesuffix("K")) * 1024)
@@ -161,7 +155,7 @@ def make_inputs(workload: Workload, context: Context, fresh_count: int, draw: ra
     """
     first = _input_set(workload, context, 0)
     size = byte_size(first)
-    count = count_sets(size, cache_bytes(context.device), workload.cold)
+    count = count_sets(size, most_cached_bytes(context.device), workload.cold)
     if workload.writes_inputs:
         count = max(count, min(MAX_SETS, WRITTEN_BYTES // max(1, size)))
     timed = (first, *(_input_set(workload, context, index) for index in range(1, count)))

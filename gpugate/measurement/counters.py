@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from time import perf_counter_ns
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
 from torch.profiler import record_function
@@ -81,8 +81,10 @@ def _count_once(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequen
     synchronize(device)
     with run_profiler(device) as profiler:
         for number, (side, its_steps) in enumerate(zip(sides, steps, strict=True)):
+            began = perf_counter()
             with blame(side.name, "being counted"):
                 _run_window(side, inputs, its_steps, _window(number))
+            side.await_refill(1e3 * (perf_counter() - began) / its_steps)
     events = profiled_events(profiler)
     attached = device.type != "cuda" or any(map(trace.is_call, events))  # `synchronize` above is a call
     found = [read_activity(events, its_steps, _window(number)) for number, its_steps in enumerate(steps)]
@@ -99,7 +101,7 @@ def _run_window(side: BuiltSide, inputs: Sequence[Any], steps: int, window: str)
     synchronize(side.device)
     with record_function(window):
         for offset in range(steps):
-            side.side.step(inputs[(side.next_input + offset) % len(inputs)])
+            side.side.step(inputs[offset % len(inputs)])
         if side.side.works_ahead:
             with record_function(f"{FILLING} {window}"):
                 side.side.finish()

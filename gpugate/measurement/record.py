@@ -288,7 +288,7 @@ class Measurement:
     inert: bool = False  # the same bits by the same kernels or operators, and no `Side.engaged`
     counters_missing: str | None = None  # why there are no counters
     cpu_missing: str | None = stored_unless(None)  # why there is no CPU time of a side
-    event_host_ratio: NotNegative | None = None  # event time over host time of the same window
+    event_host_ratio: NotNegative | None = None  # event time over host time of a window: the lower quartile
     timer: Literal["cuda events", "host clock"] = "host clock"
     seed: Seed = 0
     # The reference's time of a step, over its time before the other side was built.

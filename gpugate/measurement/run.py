@@ -204,13 +204,14 @@ def measure(
         run = _Run(case, context, settings, report, inputs, cache, spent, expected)
         if settings.prove:
             run.proofs += run_proofs(case, context, lambda proof: run.report_progress("proving", proof))
-        if case.size.whole_run_items is not None and not run.proofs:
-            # The timed start-up is then that of a warm process, as after a proof. The reference's is one already: the
-            # baseline's outputs were computed before.
-            name = case.optimization.name
-            run.report_progress("building", name)
-            build_side(name, case.builder(name), context, inputs.timed[0], inputs.restore).close()
-            release(context.device)
+        if case.size.whole_run_items is not None:
+            # The timed start-up of either side is that of a warm process. The baseline's outputs were computed before,
+            # and a proof has built the optimized side.
+            built = {BASELINE, *(case.optimization.name for _ in run.proofs)}
+            for name in sorted({case.reference_name, case.optimization.name} - built):
+                run.report_progress("building", name)
+                build_side(name, case.builder(name), context, inputs.timed[0], inputs.restore).close()
+                release(context.device)
         stopped_because = _sample(run)
         if expected is not None and not run.baseline_unchanged:
             check_baseline_unchanged(case, context, inputs, expected)
@@ -313,7 +314,8 @@ def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
         run.report_progress("warming up", side.name)
         timed, time_ms = run.inputs.timed, run.timer.time_ms
         sights_ms = read_each_once(side, timed, time_ms, limit_s) if reads else []
-        later_ms = warm_up(side, timed, time_ms, least_block_ms(side), share * WARM_UP_S[kind]) * len(sights_ms)
+        least_ms, seconds = least_block_ms(side), share * WARM_UP_S[kind]
+        later_ms = warm_up(side, timed, time_ms, least_ms, seconds, run.inputs.ragged) * len(sights_ms)
         if reads and (run.inputs.ragged or sum(sights_ms) > TUNED * later_ms):
             run.tuned = True
             side.cost = replace(side.cost, first_sights_s=max(0.0, sum(sights_ms) - later_ms) / 1e3)
@@ -491,6 +493,7 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
             if run.context.device.type == "cuda":
                 run.report_progress("watching", side.name)
                 of_side = counters.collect(side, activity, inputs, run.timer, step_ms)
+                side.await_refill(step_ms)
             else:
                 of_side = {"operators": len(activity.operators) / activity.steps}
             if isinstance(side.side, RankedSide):
@@ -547,7 +550,7 @@ def _record(run: _Run, stopped_because: StopReason) -> Measurement:
         inert=run.inert,
         counters_missing=None if run.context.device.type == "cuda" else counters.NOT_COUNTED,
         cpu_missing=next(filter(None, (cpu.problem for cpu in run.cpu)), None),
-        event_host_ratio=ratios[len(ratios) // 2] if ratios else None,
+        event_host_ratio=ratios[len(ratios) // 4] if ratios else None,  # half of the blocks are of one side
         timer=run.timer.name,
         seed=run.inputs.fresh_index,
         reference_slowdown=run.reference_slowdown,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from gpugate.workload.parts import PLAIN_TENSORS, Parts, byte_size, list_tensors
 
 Restore = Callable[[Sequence[Any]], None]
 WORKERS_START_S = 30
+LONGEST_REFILL_S = 1.0
 M_PERTURB = -6  # of malloc.h
 
 
@@ -106,28 +107,48 @@ class BuiltSide:
             index = index + 1 if index + 1 < count else 0
         self.next_input, self.last_input, self.last_output = index, (index or count) - 1, output
 
+    def lead_in(self, inputs: Sequence[Any], steps: int) -> None:
+        """Runs untimed steps on the sets before the next one, so that the sets of a block stay as cold as they are."""
+        if steps:
+            self.next_input = (self.next_input - steps) % len(inputs)
+            self.run_steps(inputs, steps)
+
     def timed_block(
         self,
         inputs: Sequence[Any],
         time_ms: Callable[[Callable[[], None]], float],
         steps: int | None = None,
+        lead_in: int = 0,
         begin: Callable[[], None] = lambda: None,
+        end: Callable[[float], None] = lambda step_ms: None,
     ) -> float:
         """Times one block under this side's flags, in milliseconds per step; `steps` defaults to `steps_per_block`.
 
-        `begin` is called before the first step, and after the inputs have their contents back.
+        `begin` is called once the inputs have their contents back and `lead_in` untimed steps have run, and `end`, with
+        the milliseconds of a step, right after the last step: what this engine does around a block is in neither.
         """
         steps = steps or self.steps_per_block
         self.restore_next(inputs, steps)
         self.flags.apply()
-        begin()
         with blame(self.name, "running timed steps"), pause_garbage_collection(), self.compiler.count():
-            self.take_stock(inputs)
+            self.lead_in(inputs, lead_in)
             if isinstance(self.side, RankedSide):
                 self.side.job.align()
+            synchronize(self.device)
+            begin()
+            self.take_stock(inputs)
             self.take_waits_ms()  # those of earlier steps
-            block_ms = time_ms(lambda: self.run_steps(inputs, steps))
-        return block_ms / steps
+            step_ms = time_ms(lambda: self.run_steps(inputs, steps)) / steps
+            end(step_ms)
+        return step_ms
+
+    def await_refill(self, step_ms: float, wait: Callable[[float], None] = sleep) -> None:
+        """Waits until the loaders of this side, which has just run, have refilled its stock, at the rate of that run.
+
+        Without the wait they would use cores during the other side's block, and fill their stock at its expense.
+        """
+        if self.side.stock_steps:
+            wait(min(LONGEST_REFILL_S, self.side.stock_steps * step_ms / 1e3))
 
     def take_waits_ms(self) -> Sequence[float]:
         """Returns the waits of the steps since the last call; none of a side that serves nobody."""

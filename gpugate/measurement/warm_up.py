@@ -21,8 +21,9 @@ STOCKS_PER_BLOCK = 2
 # small part of the block.
 AHEAD_BLOCK_MS = 200.0  # on a GPU; on a CPU a step of such a side lasts as long
 # With blocks shorter than a round, the work that a side does once in a round would be in few blocks, and their median
-# would never show it. On a CPU, which only shows that everything runs, a round is not worth its time.
-LONGEST_ROUND_MS = {"cuda": 1500.0, "cpu": 0.0}
+# would never show it. On a CPU, which only shows that everything runs, a round is not worth its time. Ragged inputs are
+# worth one on a CPU, too: a step on a larger set takes longer, and blocks of other sets have another speedup.
+LONGEST_ROUND_MS = 1500.0
 PATIENCE = 3  # times the minimum, for a side that never stops drifting
 MAX_STEPS_PER_BLOCK = 100_000
 TUNED = 3.0  # times the later time: a single step, with its join, takes longer than one in a block
@@ -78,12 +79,16 @@ def warm_up(
     time_ms: Callable[[Callable[[], None]], float],
     block_ms: float,
     seconds: float,
+    ragged: bool = False,
 ) -> float:
     """Runs blocks for at least `seconds` and until they are steady; leaves `side.steps_per_block` calibrated.
 
-    Returns the milliseconds of a step of the last block.
+    A block of `ragged` inputs reads all sets equally often, but for one. Returns the milliseconds of a step of the last
+    block.
     """
     started, seen = perf_counter(), []
+    worth_a_round = ragged or side.device.type == "cuda"
+    of_a_round = math.lcm(side.side.round_steps, len(inputs) if ragged else 1)
     while True:
         step_ms = side.timed_block(inputs, time_ms)
         seen.append(step_ms)
@@ -92,8 +97,7 @@ def warm_up(
         stocks, round_steps = 1, 1
         if warm:
             stocks = STOCKS_PER_BLOCK
-            fits = side.side.round_steps * step_ms <= LONGEST_ROUND_MS[side.device.type]
-            round_steps = side.side.round_steps if fits else 1
+            round_steps = of_a_round if worth_a_round and of_a_round * step_ms <= LONGEST_ROUND_MS else 1
         steps = steps_of_block(step_ms, block_ms, side.side.stock_steps, stocks, round_steps)
         # Steps that write to their inputs read each set once in a block, and the last one not always the same set.
         side.steps_per_block = steps if side.restore is None else min(steps, len(inputs) - 1 - len(inputs) % 2 or 1)

@@ -106,7 +106,7 @@ def made(cold: bool, seed: int) -> tuple[Inputs, list[int]]:
 
 
 def test_timed_sets_are_numbered_and_fresh_ones_are_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 4 * 1024)
+    monkeypatch.setattr(cold_inputs, "most_cached_bytes", lambda device: 4 * 1024)
     inputs, asked = made(cold=True, seed=1)
     fresh = [inputs.fresh_index + offset for offset in range(3)]
     assert asked == [0, 1, 2, 3, 4, *fresh]
@@ -130,7 +130,7 @@ def test_contents_change_places_unseen_and_every_set_gets_another_one() -> None:
 
 
 def test_what_was_used_last_changes_places_within_the_bytes_that_a_pair_is_worth(monkeypatch) -> None:
-    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 40 * 1024)
+    monkeypatch.setattr(cold_inputs, "most_cached_bytes", lambda device: 40 * 1024)
     monkeypatch.setitem(cold_inputs.EXCHANGED_BYTES, "cpu", 3 * 1024)
     inputs, _ = made(cold=True, seed=1)
     exchange_used(inputs, [1, 2, 3, 4], draw=random.Random(1))  # noqa: S311

@@ -53,7 +53,7 @@ def test_every_shape_is_seen_before_it_is_timed_and_counts_as_start_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, side_that_tunes: str, inputs: Any
 ) -> None:
     """One side takes 1 s at the first sight of a shape, as a compiler does; all else is alike."""
-    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 1024)
+    monkeypatch.setattr(cold_inputs, "most_cached_bytes", lambda device: 1024)
 
     def tuning(name: str, step_ms: float) -> Callable[[Context], Side]:
         def build(context: Context) -> Side:

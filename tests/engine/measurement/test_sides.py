@@ -182,6 +182,15 @@ def test_a_block_takes_the_stock_untimed_is_joined_in_its_time_and_goes_on_with_
     assert torch.equal(side.last_output, 10 * INPUTS[side.last_input])
 
 
+def test_a_block_is_led_in_on_the_sets_before_its_own_and_its_window_has_its_steps_alone() -> None:
+    events: list[Any] = []
+    side = built(lambda inputs: events.append(float(inputs)), finish=lambda: events.append("finish"))
+    del events[:]
+    window = {"begin": lambda: events.append("begin"), "end": lambda step_ms: events.append(f"{step_ms:g} ms")}
+    side.timed_block(INPUTS, lambda run: (run(), 6.0)[1], steps=3, lead_in=2, **window)
+    assert events == [2.0, 3.0, "finish", "begin", 1.0, 2.0, 3.0, "finish", "2 ms"]
+
+
 def test_an_output_is_joined_and_a_copy_that_no_later_step_overwrites() -> None:
     buffer, pending = torch.zeros(1), []
 

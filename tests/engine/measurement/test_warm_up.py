@@ -65,8 +65,9 @@ def warmed(
     monkeypatch: pytest.MonkeyPatch,
     step_ms: Iterator[float],
     seconds: float,
-    stock_steps: int = 0,
-    round_steps: int = 1,
+    sets: int = 1,
+    ragged: bool = False,
+    **declared: int,
 ) -> tuple[float, BuiltSide]:
     """Seconds of the made-up clock that warming up took, and the side."""
     clock, steps = SimpleNamespace(now_ms=0.0), [0]
@@ -82,9 +83,8 @@ def warmed(
         clock.now_ms += block_ms
         return block_ms
 
-    declared = Side(step, stock_steps=stock_steps, round_steps=round_steps)
-    side = BuiltSide("fast", declared, TorchFlags(), torch.device("cpu"), SideCost(0.0, 0.0))
-    warm_up(side, [None], time_ms, block_ms=20.0, seconds=seconds)
+    side = BuiltSide("fast", Side(step, **declared), TorchFlags(), torch.device("cpu"), SideCost(0.0, 0.0))
+    warm_up(side, [None] * sets, time_ms, 20.0, seconds, ragged)
     return clock.now_ms / 1e3, side
 
 
@@ -96,8 +96,10 @@ WARMED = {
         lambda: chain((20.0 * 0.95**block for block in range(15)), repeat(1.0)), 0.25, {}, 0.25, PATIENCE * 0.25, 21,
     ),
     "never steady": (lambda: count(20.0, 0.3), 0.3, {}, PATIENCE * 0.3, PATIENCE * 0.3 + 0.1, 1),
-    "whole rounds of 404 ms": (lambda: repeat(4.0), 0.03, {"round_steps": 101}, 0.044, 0.044, 101),
-    "too long a round": (lambda: repeat(4.01), 0.03, {"round_steps": 101}, 0.0441, 0.0442, 5),
+    "no rounds on a CPU": (lambda: repeat(4.0), 0.03, {"round_steps": 101}, 0.044, 0.044, 5),
+    "all sets of ragged inputs": (lambda: repeat(4.0), 0.03, {"sets": 9, "ragged": True}, 0.044, 0.044, 9),
+    "whole rounds of 404 ms": (lambda: repeat(4.0), 0.03, {"round_steps": 101, "ragged": True}, 0.044, 0.044, 101),
+    "too long a round": (lambda: repeat(4.01), 0.03, {"round_steps": 101, "ragged": True}, 0.0441, 0.0442, 5),
 }  # fmt: skip
 
 
@@ -105,7 +107,7 @@ WARMED = {
 def test_a_side_is_warmed_up_by_time_until_it_is_steady(
     monkeypatch: pytest.MonkeyPatch, step_ms: Any, seconds: float, side: Any, least_s: float, most_s: float, steps: int
 ) -> None:
-    monkeypatch.setitem(module.LONGEST_ROUND_MS, "cpu", 404.0)
+    monkeypatch.setattr(module, "LONGEST_ROUND_MS", 404.0)
     took_s, found = warmed(monkeypatch, step_ms(), seconds, **side)
     assert least_s - 1e-9 <= took_s <= most_s + 1e-9
     assert found.steps_per_block == steps, "as the last blocks ask for"
