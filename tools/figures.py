@@ -73,7 +73,8 @@ def write_page(machine: Machine, newest: Mapping[str, Newest]) -> str:
 `python -m tools.figures` writes this page from the stored runs: the newest process of each case whose sides have not
 changed since. A case without such a run stands in [promises.md](promises.md). A process is measured alone, with other
 cases before it. An interval is one-sided 99 % at each end. The speedup of a case is over the reference that its row
-names, else over the baseline: eager PyTorch with its own defaults, or a library of the host.
+names, else over the baseline: eager PyTorch with its own defaults, or a library of the host; of `memory-access` a
+kernel in Triton, of `llm-batch` and `llm-decode-8k` a CUDA graph, of `float8-training` compiled code.
 
 ## The hosts
 

@@ -208,7 +208,7 @@ the counted processes, and in brackets their range. What the project set out to 
 [figures](figures.md#targets).
 
 - A speedup is over the reference in the column "against". `baseline` is the unoptimized side: eager PyTorch with
-  PyTorch's own defaults, or the library of the host that the workload names.
+  PyTorch's own defaults, or what the workload names: a library of the host, compiled code, a graph, a kernel.
 - {sum(not is_low(one) for one in held)} of {len(held)} promises are at least {SHARE:g} of the record or, where
   there is none, of the lower stored run. Each other one of these has its reason.
 - By the rules of a gate, {sum(map(is_kept, run_cases.values()))} of the {len(run_cases)} cases without a record keep

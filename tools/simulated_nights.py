@@ -220,7 +220,7 @@ def draw_bills(recorded: Sequence[Bills], draw: Draw) -> Bills:
     that all of them have the recorded covariance. Counts, and times that some recorded process lacks, are those of the
     first one. Kernels are those of one recorded process, and GPU work that of the processes with these kernels."""
     one = recorded[int(draw.integers(len(recorded)))]
-    alike = [other for other in recorded if has_kernels_of(one.optimized, other.optimized)] or [one]
+    alike = [other for other in recorded if has_kernels_of(one.optimized.kernels_ms, other.optimized)] or [one]
     weights, of_alike = (
         (draw.normal(size=len(bills)) / math.sqrt(max(1, len(bills) - 1))).tolist() for bills in (recorded, alike)
     )

@@ -70,7 +70,7 @@ def checkpointed(context: Context) -> Side:
 
 
 def selective(context: Context) -> Side:
-    """The results of the products stay as well, so that only what is cheap is computed again."""
+    """The results of the products stay as well; attention and what is cheap are computed again."""
 
     def keep(context: object, operator: object, *arguments: object, **named: object) -> CheckpointPolicy:
         return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
@@ -106,13 +106,14 @@ def _rung(name: str, build: Build, promises: dict[str, float], why: str, *limits
 
 
 AGAIN = "a second forward pass is a third of the step's work more, and its price is what the memory costs"
+ATTENTION_AGAIN = "attention and what lies between the products are computed again, a tenth of the step's work"
 OVER_THE_BUS = "the bus carries every kept result twice, at a fiftieth of the memory's rate"
 # An H200 had 0.21, 0.26 and 0.71.
 FEWEST, FEW, LESS = (Limit("peak_bytes", at_most_of_reference=share) for share in (0.3, 0.35, 0.8))
 PINNED = Limit("pageable_copies", at_most=0)
 RUNGS = (
     _rung("checkpoint", checkpointed, {"cuda": 0.65, "cpu": 0.6}, AGAIN, FEW),
-    _rung("selective", selective, {"sm_90": 0.75, "cuda": 0.7, "cpu": 0.6}, AGAIN, LESS),
+    _rung("selective", selective, {"sm_90": 0.75, "cuda": 0.7, "cpu": 0.6}, ATTENTION_AGAIN, LESS),
     _rung("offload", offloaded, {"sm_90": 0.28, "cuda": 0.1}, OVER_THE_BUS, FEWEST, PINNED),
 )
 SIZES: dict[DeviceKind, Size] = {"cuda": size("cuda", 8), "cpu": size("cpu", 2)}

@@ -356,7 +356,8 @@ def _on_cuda(promises: Mapping[str, Promise], items: int) -> tuple[Optimization,
         top1: float = 0.92,  # a few photographs lie between two classes: an FP16 engine moved 5 of 128
     ) -> Optimization:
         agreeing = {dtype: replace(tolerance[dtype], top1_agreement=top1 if many else 0.0)}
-        made = Optimization(name, build, promises[name].speedups, dtype, needs=needs, tolerance=agreeing)
+        moved = size(items).bytes / (2 if dtype == "float16" else 1)
+        made = Optimization(name, build, promises[name].speedups, dtype, needs=needs, tolerance=agreeing, bytes=moved)
         return replace(made, contract=promises[name].contract(engaged), min_speedup_why=promises[name].why_lower)
 
     graph = promised("cuda-graph", cuda_graph, "float16", ONE_GRAPH, VOLTA)
@@ -393,6 +394,7 @@ SPLIT_K = Optimization(
     needs=AMPERE,
     contract=BATCH_1["split-k"].contract((ALL_LAYERS, *ONE_LAUNCH)),  # names of Triton's kernels show no tensor cores
     tolerance=TOLERANCE_BY_DTYPE,
+    bytes=size(1).bytes / 2,
     min_speedup_why=BATCH_1["split-k"].why_lower,
 )
 TENSORRT_GRAPH = Optimization(
@@ -403,12 +405,13 @@ TENSORRT_GRAPH = Optimization(
     needs=TENSORRT,
     contract=BATCH_1["tensorrt-fp16-graph"].contract((*FAST_ENGINE, *ONE_LAUNCH)),
     tolerance=TENSORRT_FP16,
+    bytes=size(1).bytes / 2,
     min_speedup_why=BATCH_1["tensorrt-fp16-graph"].why_lower,
 )
 ON_CPU = (
     Optimization("channels-last", channels_last, {"cpu": 0.85}),
     Optimization("inductor", inductor, {"cpu": 1.1}, needs=COMPILER),
-    Optimization("bf16", bf16, {"cpu": 1.3}, dtype="bfloat16", needs=AVX512_BF16),
+    Optimization("bf16", bf16, {"cpu": 1.3}, dtype="bfloat16", needs=AVX512_BF16, bytes=size(1).bytes / 2),
 )
 
 WORKLOADS: tuple[Workload, ...] = (

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpugate.measurement.record import Counters, Measurement
+from gpugate.measurement.record import OTHERS, Counters, Measurement
 from gpugate.results.bill import Bill, Bills, bills_of, median_kernels_ms
 from gpugate.results.case import Remembered
 from gpugate.results.reason import Fact, Reason, ReasonCode
@@ -23,9 +23,8 @@ from gpugate.workload import Limit
 from gpugate.workload.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 
 SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither is one below this share of the step
-# Of the GPU work of kernels that were chosen by timing them, where they are not those of enough recorded processes. The
-# processes of a night often share one choice, so that their spread does not show it: the two such cases that one gate
-# of equal code finished took 6 and 7 % more. Three that another host measured later took 2 and 6 % more and 2 % less.
+# Of the GPU work of kernels that were chosen by timing them, where they are not those of enough recorded processes: two
+# such cases of a gate of equal code took 6 and 7 % more, three of another host 2 and 6 % more, and 2 % less.
 CHOSEN_ANEW = 0.1
 DEVIATIONS = 3.0  # between recorded processes
 # Of a step: its kernels at least, and at most the time in which its host enqueues it, which may then rise by two fifths
@@ -61,10 +60,11 @@ def compare_bill(measurement: Measurement, record: Remembered | None) -> BillCha
     leak, now = _find_leak(measurement), bills_of(measurement)
     if record is None or now is None:
         return BillChange(grown=leak)
-    grown = dict(_grown_counts(measurement.optimized_counters, record.optimized_counters)) | leak
     recorded, changes = [one for one in record.current.bills if one is not None], set[int | None]()
+    counts = record.optimized_counters, *(one.optimized.counters for one in recorded)
+    grown = dict(_grown_counts(measurement.optimized_counters, counts)) | leak
     for name in TIMES:
-        then, room = _find_comparable(name, now, recorded)
+        then, room = _find_comparable(name, measurement, recorded)
         change = _compare(name, now, then, room)
         changes.add(change)
         if change == 1:
@@ -76,22 +76,25 @@ def compare_bill(measurement: Measurement, record: Remembered | None) -> BillCha
     return BillChange(changes != {None}, grown, -1 in changes)
 
 
-def _grown_counts(found: Counters, recorded: Counters) -> Iterator[tuple[str, Reason]]:
+def _grown_counts(found: Counters, recorded: Sequence[Counters]) -> Iterator[tuple[str, Reason]]:
     for name in (*(() if found.get("autotuned") else EXACT_UNLESS_AUTOTUNED), *EXACT):
-        if name in found and name in recorded and found[name] > _most(name, recorded[name], found[name]):
-            yield name, Reason(ReasonCode.ITEM_GREW, {"item": name, "then": recorded[name], "now": found[name]})
+        then = [one[name] for one in recorded if name in one]
+        if name in found and then and found[name] > _most(name, then, found[name]):
+            yield name, Reason(ReasonCode.ITEM_GREW, {"item": name, "then": max(then), "now": found[name]})
 
 
-def _most(name: str, recorded: float, now: float) -> float:
-    """The largest accepted count. The threads of a pipeline give no whole number in a step, or one by chance: where one
-    of both counts is none, the new one may be a tenth, and one, above the recorded one. Bytes of compressed pictures
-    differ with the pictures."""
+def _most(name: str, recorded: Sequence[float], now: float) -> float:
+    """The largest accepted count. The threads of a pipeline give no whole number in a step, or few by chance: then a
+    count may be a tenth, and one, above the largest recorded one. Bytes of compressed pictures differ."""
+    most = max(recorded)
     if name.endswith("_bytes"):
-        return (1 + SAME) * recorded + ROOM.get(name, (SAME, 0.0))[1]
-    return recorded if recorded == int(recorded) and now == int(now) else 1.1 * recorded + 1
+        return (1 + SAME) * most + ROOM.get(name, (SAME, 0.0))[1]
+    by_chance = now != int(now) and len(recorded) <= DECIDING_PROCESSES  # the largest one and each
+    is_exact = all(count == int(count) for count in recorded) and not by_chance
+    return most if is_exact or not most else 1.1 * most + 1
 
 
-def _find_comparable(name: str, now: Bills, recorded: Sequence[Bills]) -> tuple[Sequence[Bills], float]:
+def _find_comparable(name: str, now: Measurement, recorded: Sequence[Bills]) -> tuple[Sequence[Bills], float]:
     """The processes that a time is compared with, and the share by which it may rise.
 
     GPU work is compared with that of the same kernels where enough processes have them: a library that chooses kernels,
@@ -99,17 +102,18 @@ def _find_comparable(name: str, now: Bills, recorded: Sequence[Bills]) -> tuple[
     process with these kernels is not enough: another host took 6 % more than it.
     """
     room = ROOM[name][0]
-    if name != "kernel_ms":
+    if name != "kernel_ms" or now.optimized_profile is None:
         return recorded, room
-    alike = [one for one in recorded if has_kernels_of(now.optimized, one.optimized)]
+    # All kernels of tonight: beside a new long one, a bill names fewer of the others.
+    alike = [one for one in recorded if has_kernels_of({*now.optimized_profile.kernels, OTHERS}, one.optimized)]
     if len(alike) >= DECIDING_PROCESSES:
         return alike, room
-    return recorded, CHOSEN_ANEW if now.optimized.counters.get("autotuned") else room
+    return recorded, CHOSEN_ANEW if now.optimized_counters.get("autotuned") else room
 
 
-def has_kernels_of(now: Bill, then: Bill) -> bool:
-    """True where less than SAME of the recorded time is of kernels that the bill does not name now."""
-    gone_ms = sum(ms for name, ms in then.kernels_ms.items() if name not in now.kernels_ms)
+def has_kernels_of(now: Collection[str], then: Bill) -> bool:
+    """True where less than SAME of the recorded time is of kernels that are not among those of now."""
+    gone_ms = sum(ms for name, ms in then.kernels_ms.items() if name not in now)
     return gone_ms < SAME * sum(then.kernels_ms.values())
 
 
@@ -161,7 +165,7 @@ def detectable_by_bill(measurement: Measurement, record: Remembered | None) -> f
     now, name = bills_of(measurement), "kernel_ms"
     if now is None or record is None:
         return None
-    then, room = _find_comparable(name, now, [one for one in record.current.bills if one is not None])
+    then, room = _find_comparable(name, measurement, [one for one in record.current.bills if one is not None])
     ratios = [ratio for one in then if not math.isnan(ratio := _log_ratio(one, name))]
     step_ms, counters = record.current.optimized_ms, record.optimized_counters
     is_hidden = counters.get("enqueue_ms", math.inf) <= HIDDEN * step_ms and not counters.get("synchronizing_calls")

@@ -185,17 +185,22 @@ class Evidence:
 
     @property
     def only_the_machine(self) -> bool:
-        """True for a wall time outside its tolerance that the code does not explain. On a slow host, a bill that holds
-        shows that, too."""
+        """A wall time that neither the code nor other software explains; on a slow host an unchanged bill shows it."""
         same_code = self.code_is == "not slower" or (self.slow_host is not None and self.bill_is == "unchanged")
-        return (self.not_within and same_code) or (self.wall_is == "faster" and not self.gained)
+        longer = self.not_within and same_code and self.same_software
+        return longer or (self.wall_is == "faster" and not self.gained)
+
+    @property
+    def same_software(self) -> bool:
+        """True where no package or driver differs from the record's: a duet runs both versions on tonight's."""
+        return self.record is not None and self.record.match == "exact"
 
     @property
     def record_convicts(self) -> bool:
         """True for a longer wall time where the record is all the evidence: no bill holds, no duet was measured, the
         software is the same."""
-        same_software = self.record is not None and self.record.match == "exact"
-        return self.wall_is == "slower" and self.bill_is != "unchanged" and self.duet is None and same_software
+        is_alone = self.bill_is != "unchanged" and self.duet is None
+        return self.wall_is == "slower" and is_alone and self.same_software
 
 
 def gather(result: CaseResult, mode: Mode) -> Evidence:

@@ -93,10 +93,7 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         ReasonCode.SLOW_HOST: {"times": one.slow_host},
         **dict.fromkeys(OF_WALL, times),
         ReasonCode.WALL_OPEN: {**times, **(_change_of(one.wall) if one.wall is not None else {})},
-        ReasonCode.THE_MACHINE: {
-            "bill": one.bill_is,
-            "code": not_slower if one.code_is == "not slower" else None,
-        },
+        ReasonCode.THE_MACHINE: {"bill": one.bill_is, "code": not_slower if one.code_is == "not slower" else None},
         **dict.fromkeys(OF_CODE, duet),
         ReasonCode.RECORD_DIFFERS: {"differences": ", ".join(one.differences)},
         ReasonCode.NOT_ENGAGED: {"problem": one.not_engaged},
@@ -131,6 +128,7 @@ def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | Non
 # What several rules have.
 
 OF_PROMISE = (ReasonCode.SPEEDUP_BELOW_PROMISE, ReasonCode.PROMISE_OPEN, ReasonCode.PROMISE_KEPT)
+OF_SLOW_HOST = ReasonCode.SLOW_HOST, Outcome.UNDECIDED, NextStep.COOL_MACHINE
 OF_WALL = (ReasonCode.WALL_AS_RECORDED, ReasonCode.FASTER_THAN_RECORD, ReasonCode.SLOWER_THAN_RECORD)
 OF_CODE = (
     ReasonCode.CODE_SLOWER,
@@ -209,12 +207,7 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.lacks_record, ReasonCode.NO_RECORD, Outcome.NO_BASELINE, _record),
         Rule(lambda one: one.record is None, ReasonCode.NO_RECORD, Outcome.PASS),
         Rule(lambda one: one.only_the_machine, ReasonCode.THE_MACHINE, Outcome.PASS),
-        Rule(
-            lambda one: one.slow_host and one.not_within,
-            ReasonCode.SLOW_HOST,
-            Outcome.UNDECIDED,
-            NextStep.COOL_MACHINE,
-        ),
+        Rule(lambda one: one.slow_host and one.not_within, *OF_SLOW_HOST),
         _unless_confirmed(lambda one: one.wall_is == "slower"),
         Rule(lambda one: one.record_convicts, ReasonCode.SLOWER_THAN_RECORD, Outcome.REGRESSED, _longer),
         Rule(lambda one: one.wall_is == "slower", ReasonCode.SLOWER_THAN_RECORD, Outcome.UNDECIDED, _longer),
@@ -238,7 +231,7 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: "grown_bytes" in one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, _trace),
         Rule(lambda one: one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, NextStep.ACCEPT),
         Rule(lambda one: one.broken_by_machine and one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _mend),
-        Rule(lambda one: one.broken_by_machine, ReasonCode.SLOW_HOST, Outcome.UNDECIDED, NextStep.COOL_MACHINE),
+        Rule(lambda one: one.broken_by_machine, *OF_SLOW_HOST),
         Rule(lambda one: one.lagging.sure, lambda one: one.lagging.reasons, Outcome.NOT_ENGAGED, _trace),
         Rule(lambda one: one.broken.sure, lambda one: one.broken.reasons, Outcome.REGRESSED, _trace),
         Rule(lambda one: not one.costs_more and not one.broken_by_machine, ReasonCode.COUNTED, Outcome.PASS),

@@ -18,6 +18,7 @@ from gpugate.report.next_step import describe_next_step, describe_recording
 from gpugate.report.table import Table
 from gpugate.report.tables import bill_table, checks_by_outcome, overview_table, results_table, series_tables
 from gpugate.results.case import CaseResult, summarize_decider
+from gpugate.results.duet import DuetOutcome
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode, RunResult
 from gpugate.results.series import sweeps
@@ -458,7 +459,8 @@ def _has_no_result(case: CaseResult) -> bool:
 def _detectable(case: CaseResult) -> float:
     """The smallest slowdown that the case would catch, a share; infinite where there is none."""
     duet = duet_of(case.recorded_code) if case.recorded_code else None
-    known = (case.detectable_slowdown, case.number("detectable_by_bill"), duet.detectable if duet else None)
+    by_duet = duet.detectable if duet and duet.outcome is not DuetOutcome.UNDECIDED else None
+    known = (case.detectable_slowdown, case.number("detectable_by_bill"), by_duet)
     return min((one for one in known if one is not None), default=math.inf)
 
 

@@ -19,8 +19,9 @@ from gpugate import units
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment, differences, machine_name
 from gpugate.measurement.record import Counters, Measurement, Process, StepProfile
+from gpugate.measurement.settings import SLOWED
 from gpugate.results.bill import ProcessBills, bills_of, stored_bills
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, describe_other_reference
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.summary import (
@@ -177,7 +178,9 @@ def _record_case(
     results = [(run, run.cases[case_id]) for run in runs if case_id in run.cases]
     for _, result in results:
         _check_fit(result, recording)
-    measured = [(run, result.measurement) for run, result in results if result.measurement is not None]
+    found = [(run, result.measurement) for run, result in results if result.measurement is not None]
+    # Beside other processes that count, a gate does not count one whose reference the other side slowed.
+    measured = [(run, one) for run, one in found if (one.reference_slowdown or 1.0) <= SLOWED]
     if len(measured) < max(1, min_processes - (len(onto.processes) if onto else 0)):
         needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
         again = f'{runs[-1].command} -k "{case_id}"'
@@ -299,6 +302,8 @@ def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
     found = list(differences([recorded.environment, added.environment]))
     if recorded.source_hash != added.source_hash:
         found.append("the workload's source changed")
+    if problem := describe_other_reference(recorded.reference_counters, added.reference_counters):
+        found.append(f"another reference: {problem}")
     if found:
         changes = ", ".join(found)
         raise BaselineError(f"{case_id} was recorded under other conditions ({changes}): record it anew, without --add")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpugate.judging.bill import BillChange, broken_limit, compare_bill, detectable_by_bill
-from gpugate.results.bill import Bill
+from gpugate.results.bill import Bill, Bills
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.workload import Limit
 from gpugate.workload.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
@@ -30,8 +30,8 @@ def test_where_algorithms_are_raced_only_what_the_program_chose_must_repeat(name
         ("kernels", 153.75, 180.0, True),
         ("kernels", 11.0, 12.125, False),  # a whole number by chance
         ("kernels", 11.0, 13.25, True),
+        ("pageable_copies", 0.0, 0.25, True),
         ("operators", 19.0, 20.0, True),
-        ("operators", 19.0, 19.0, False),
         ("operators", 98.75, 107.5, False),
         ("operators", 98.75, 120.0, True),
         ("device_to_host_bytes", 43e6, 43.2e6, False),  # compressed pictures
@@ -178,6 +178,13 @@ def test_gpu_work_is_compared_with_that_of_the_same_kernels_where_three_processe
         recorded[place] = replace(one, optimized=Bill(counters, OTHER_KERNELS))
     found = with_bill(measured(), kernels_ms, autotuned=autotuned)
     assert ("kernel_ms" in compare_bill(found, record(replace(RECORDED, bills=tuple(recorded)))).grown) is is_grown
+
+
+def test_a_new_kernel_hides_no_growth_by_making_recorded_ones_too_short_to_be_named() -> None:
+    kernels = {"sm90_xmma_fprop": 7.7, **{f"short_{number}": 0.085 for number in range(4)}}  # each just above 1 %
+    side = Bill({**COUNTED, **COSTS, "kernel_ms": sum(kernels.values())}, kernels)
+    found = with_bill(measured(), {**kernels, "one_more": 0.6}, autotuned=1.0)
+    assert "kernel_ms" in compare_bill(found, record(replace(RECORDED, bills=(Bills(side, side),) * 5))).grown
 
 
 def test_the_kernel_that_grew_most_is_named() -> None:

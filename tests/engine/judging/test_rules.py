@@ -150,6 +150,7 @@ WALL: Table = [
     (case(BILLED, recorded_code=code(10.0), remembered=billed()), PASS, "the_machine"),
     (case(SLOW, recorded_code=code(9.0)), PASS, "the_machine"),
     (case(SLOW, recorded_code=code(None)), PASS, "the_machine"),  # the code is that of the record
+    (case(SLOW, recorded_code=code(10.0), remembered=record(match="same device")), UNDECIDED, "slower_than_record"),
     (case(SLOW, recorded_code=code(10.0, spread=0.3)), UNDECIDED, "slower_than_record"),  # undecided
     (case(measured(), recorded_code=FEW), UNDECIDED, "code_seems_slower", NextStep.FIND_COMMIT),
     (case(SLOW, recorded_code=code(None, unchanged=False, problem="gone")), REGRESSED, "slower_than_record"),

@@ -78,13 +78,10 @@ def test_the_loaders_of_one_side_refill_before_the_other_side_runs() -> None:
     taken.settle()
     assert order == [*["baseline"] * 8, "0.003 s", "fast"], "a short pair: a stock is taken, and a stock is timed"
     order.clear()
-    taken.both.reference.side.stock_steps = 1000
-    taken.take(1, always)
-    assert [one for one in order if one.endswith(" s")] == ["1 s"]
-    order.clear()
-    taken.both.optimized.steps_per_block = 20
+    taken.both.reference.side.stock_steps, taken.both.optimized.steps_per_block = 1000, 20
     taken.take(1, always)
     assert order.count("fast") == 23, "three steps lead in"
+    assert [one for one in order if one.endswith(" s")] == ["1 s"]
     order.clear()
     taken.both.reference.side.stock_steps = 4
     run_until_refilled(taken.both.reference, [None], taken.timer.time_ms, taken.sleep)

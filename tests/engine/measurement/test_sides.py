@@ -186,9 +186,8 @@ def test_a_block_is_led_in_on_the_sets_before_its_own_and_its_window_has_its_ste
     events: list[Any] = []
     side = built(lambda inputs: events.append(float(inputs)), finish=lambda: events.append("finish"))
     del events[:]
-    window = {"begin": lambda: events.append("begin"), "end": lambda step_ms: events.append(f"{step_ms:g} ms")}
-    side.timed_block(INPUTS, lambda run: (run(), 6.0)[1], steps=3, lead_in=2, **window)
-    assert events == [2.0, 3.0, "finish", "begin", 1.0, 2.0, 3.0, "finish", "2 ms"]
+    side.timed_block(INPUTS, lambda run: (run(), 18.0)[1], 3, 2, lambda: events.append("begin"), events.append)
+    assert events == [2.0, 3.0, "finish", "begin", 1.0, 2.0, 3.0, "finish", 6.0]
 
 
 def test_an_output_is_joined_and_a_copy_that_no_later_step_overwrites() -> None:

@@ -49,7 +49,7 @@ def case(name: str, speedup: float, workload: str = "net", pairs: int = 4) -> Ca
     measured = measurement(
         *[timed_build([2 * one for one in drift], [2 / speedup * one for one in drift])] * 2,
         case_id=case_id,
-        reference_counters={"kernels": 216.0},
+        reference_counters={"kernels": 216.0, "tensor_core_kernels": 0.0},
         optimized_counters={"kernels": 62.0, "api_ms": 0.01 * speedup, "cpu_ms": 0.02 * speedup},
     )
     good = Verdict("speedup", case_id, Outcome.NO_BASELINE, next_step=NextStep.RECORD)
@@ -97,7 +97,7 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
     assert first.record.recorded_at == "2030-01-05T00:00:00+00:00"
     assert first.record.source_hash == "0123456789abcdef"
     assert first.record.yardsticks == {"copy_gbs": 4003.0}
-    assert first.record.reference_counters == {"kernels": 216.0}
+    assert first.record.reference_counters == {"kernels": 216.0, "tensor_core_kernels": 0.0}
     assert first.record.optimized_counters == {"api_ms": 0.0204, "cpu_ms": 0.0408, "kernels": 62.0}
 
     faster = Recording(reason="new driver")
@@ -170,6 +170,14 @@ def test_each_recorded_process_keeps_its_bill_and_an_added_one_stands_beside_its
     assert record.history.bills == record.bills
     write(folder, read)
     assert (folder / "net.json").read_text() == text
+
+
+@pytest.mark.parametrize("changes", [{"reference_slowdown": 2.5}, {"reference_counters": {"tensor_core_kernels": 9.0}}])
+def test_no_process_of_a_slowed_or_another_reference_is_added(recorded: Path, changes: dict[str, object]) -> None:
+    one, file = case("tf32", 2.0), load_all(recorded.parent)["net"]
+    changed = run(replace(one, measurement=replace(one.measurement, **changes)))  # type: ignore[type-var]
+    with pytest.raises(BaselineError, match=r"by 0 of the 1 processes|another reference"):
+        record_runs(file, "net", [changed], replace(FIRST, adding=True), min_processes=1)
 
 
 def test_a_record_without_bills_gets_those_of_the_processes_that_are_added(folder: Path) -> None:
