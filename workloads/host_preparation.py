@@ -103,11 +103,12 @@ def sample_numbers(preparation: Preparation, context: Context, index: int) -> Te
 
 
 def checksums(prepared: Tensor) -> Tensor:
-    """float64 [batch]: the sum of the bits of a sample's floats, each as a number of 32 bits, modulo 2^32, as a share.
+    """float64 [batch]: the sum of a sample's 64-bit words modulo 2^64, as a share of 2^64.
 
-    Another value of any float changes it; a last bit that is rounded differently, by less than 1e-9.
+    Another sample has another checksum; a last bit that is rounded differently changes it by less than 1e-9. The first
+    of each pair of floats stands in the low bits of a word and hardly counts.
     """
-    return prepared.view(torch.int32).flatten(1).sum(1).remainder(2**32).double() / 2.0**32
+    return prepared.view(torch.int64).flatten(1).sum(1).double() / 2.0**64
 
 
 def _side(
