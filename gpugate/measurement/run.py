@@ -207,7 +207,7 @@ def measure(
         if case.size.whole_run_items is not None:
             # The timed start-up of either side is that of a warm process. The baseline's outputs were computed before,
             # and a proof has built the optimized side.
-            built = {BASELINE, *(case.optimization.name for _ in run.proofs)}
+            built = {BASELINE, case.optimization.name} if run.proofs else {BASELINE}
             for name in sorted({case.reference_name, case.optimization.name} - built):
                 run.report_progress("building", name)
                 build_side(name, case.builder(name), context, inputs.timed[0], inputs.restore).close()

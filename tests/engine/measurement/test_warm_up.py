@@ -96,6 +96,7 @@ WARMED = {
         lambda: chain((20.0 * 0.95**block for block in range(15)), repeat(1.0)), 0.25, {}, 0.25, PATIENCE * 0.25, 21,
     ),
     "never steady": (lambda: count(20.0, 0.3), 0.3, {}, PATIENCE * 0.3, PATIENCE * 0.3 + 0.1, 1),
+    "no round on a CPU": (lambda: repeat(4.0), 0.03, {"round_steps": 101}, 0.044, 0.044, 5),
     "all sets of ragged inputs": (lambda: repeat(4.0), 0.03, {"sets": 9, "ragged": True}, 0.044, 0.044, 9),
     "whole rounds of 404 ms": (lambda: repeat(4.0), 0.03, {"round_steps": 101, "ragged": True}, 0.044, 0.044, 101),
     "too long a round": (lambda: repeat(4.01), 0.03, {"round_steps": 101, "ragged": True}, 0.0441, 0.0442, 5),
