@@ -234,6 +234,9 @@ def main(words: Sequence[str] | None = None) -> int:
     known.folder.mkdir(parents=True, exist_ok=True)
     parts = known.cases.split(",")
     cases = [case for case in list_cases(known.kind) if any(part in case.id for part in parts)]
+    if not cases:
+        listed = "pytest perf_tests --collect-only -q"
+        parser.error(f"no {known.kind} case has an id that contains one of {known.cases!r}: `{listed}` lists them")
     machine = next((one for one in MACHINES if one.name == known.machine), Machine("", known.machine, ""))
     workloads = {case.workload.name: case.workload for case in cases}
     hashes = {name: source_hash(workload) for name, workload in workloads.items()}

@@ -41,7 +41,9 @@ BLOCKS, OUTER = {"cuda": 12, "cpu": 4}, 1  # of which as many at each end run in
 WIDTH, HEAD = {"cuda": 768, "cpu": 64}, 64
 TOKENS = {"cuda": 256, "cpu": 64}  # patches of a picture
 DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
-BRANCH = 0.05  # of the weights that end a branch: a trained network, too, changes its stream a little in each block
+# Standard deviations of weights, times the root of the width. With smaller ones the tolerances would accept a side that
+# lost a branch, and attention would average all patches.
+SHARP, JOINED, NARROW = 1.4, 0.5, 0.2
 
 
 class Block(nn.Module):
@@ -52,8 +54,9 @@ class Block(nn.Module):
         self.modulation = nn.Linear(width, 4 * width)
         self.heads, self.joined = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        for last in (self.joined, self.narrow):
-            nn.init.normal_(last.weight, std=BRANCH / width**0.5)
+        nn.init.normal_(self.heads.weight[: 2 * width], std=SHARP / width**0.5)  # of queries and keys
+        nn.init.normal_(self.joined.weight, std=JOINED / width**0.5)
+        nn.init.normal_(self.narrow.weight, std=NARROW / width**0.5)
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         """x: [pictures, patches, width], time: [1, 1, width]."""
@@ -74,7 +77,9 @@ class Denoiser(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block(WIDTH[kind]) for _ in range(BLOCKS[kind]))
-        self.times = nn.Parameter(torch.randn(STEPS, 1, 1, WIDTH[kind]))
+        first, last = torch.randn(2, 1, 1, WIDTH[kind])
+        angles = torch.linspace(0, math.pi / 2, STEPS).view(-1, 1, 1, 1)
+        self.times = nn.Parameter(angles.cos() * first + angles.sin() * last)  # neighbours are similar
         self.noise = nn.Linear(WIDTH[kind], WIDTH[kind])
 
     def run(self, x: Tensor, time: Tensor, first: int, last: int) -> Tensor:
@@ -173,11 +178,13 @@ def keeps_the_picture(context: Context) -> str:
     return f"PSNR {psnr:.1f} dB"
 
 
-LEAST_PSNR = 45.0  # it has 55 dB on an H200
+LEAST_PSNR = 45.0  # it has 51 dB in bfloat16 on a CPU
+# In bfloat16 on a CPU, fp8 has an error of 2.2 %, and the step cache has 1.4 %. A side without attention, without the
+# second branch, or with queries and keys exchanged has 15 % or more.
 TOLERANCES = {
     **TOLERANCE_BY_DTYPE,
-    "fp8": Tolerance(relative_l2=2e-2, max_error=1e-1),
-    "cached": Tolerance(relative_l2=1.5e-2, max_error=1e-1),
+    "fp8": Tolerance(relative_l2=5e-2, max_error=1e-1),
+    "cached": Tolerance(relative_l2=3e-2, max_error=1e-1),
 }
 ADA = replace(COMPILER, compute_capability=(8, 9))
 COMPILED_ONCE = Limit("recompilations", at_most=0)

@@ -1,7 +1,7 @@
 """Host preparation of batches by one thread, by several, and by the worker processes of a DataLoader.
 
 A step prepares the samples whose numbers it gets, int64 [items], in batches, and returns a checksum of every prepared
-sample, float64 [items]; on CUDA each batch is copied to the device and summed there. No batch is prepared beyond the
+sample, float32 [items]; on CUDA each batch is copied to the device and summed there. No batch is prepared beyond the
 step's end, so that every step pays for what it uses.
 """
 
@@ -26,6 +26,7 @@ from workloads.parts.random_inputs import host_generator
 AHEAD = 2  # batches that each worker may have ready or under way
 MEAN, STD = 0.4 * 255, 0.25 * 255
 CHANNELS, BLUR, BLURS = 3, 7, 2
+PLACES = 1021  # of a checksum: a prime number, so that no two rows of a picture have the same factors
 # Of linear RGB to a luminance and two colour differences, ITU-R BT.601.
 TO_YCC = ((0.299, 0.587, 0.114), (-0.169, -0.331, 0.5), (0.5, -0.419, -0.081))
 
@@ -68,8 +69,12 @@ class Preparation:
     def size(self) -> Size:
         """The work of a step. Bytes: every sample is read once as uint8 and written once as float32."""
         items = self.batches * self.batch
-        read, written = (torch.Size(shape).numel() for shape in (self.sample_shape, self.prepared_shape))
-        return Size(items=items, flops=items * self.flops, bytes=float(items * (read + 4 * written)))
+        read = torch.Size(self.sample_shape).numel()
+        return Size(items=items, flops=items * self.flops, bytes=float(items * (read + 4 * self.prepared_values)))
+
+    @property
+    def prepared_values(self) -> int:
+        return torch.Size(self.prepared_shape).numel()
 
     def new_batch(self, pinned: bool = False) -> Tensor:
         return torch.empty(self.batch, *self.prepared_shape, pin_memory=pinned)
@@ -102,13 +107,19 @@ def sample_numbers(preparation: Preparation, context: Context, index: int) -> Te
     return torch.randint(preparation.samples, (context.items,), generator=host_generator(context, index))
 
 
-def checksums(prepared: Tensor) -> Tensor:
-    """float64 [batch]: the sum of a sample's 64-bit words modulo 2^64, as a share of 2^64.
+def factors_of_places(preparation: Preparation, device: torch.device) -> Tensor:
+    """int32 [values of a prepared sample]: odd numbers, which differ for any two values in one row or one column."""
+    return 2 * (torch.arange(preparation.prepared_values, dtype=torch.int32, device=device) % PLACES) + 2 * PLACES + 1
 
-    Another sample has another checksum; a last bit that is rounded differently changes it by less than 1e-9. The first
-    of each pair of floats stands in the low bits of a word and hardly counts.
+
+def checksums(prepared: Tensor, factors: Tensor) -> Tensor:
+    """float32 [batch]: the sum of a sample's 32-bit words, each times the factor of its place, modulo 2^32, over 2^32.
+
+    One value that differs by a level of its picture, or two exchanged values, change it by far more than the tolerance.
+    A last bit that is rounded differently changes it by 1e-6 at most.
     """
-    return prepared.view(torch.int64).flatten(1).sum(1).double() / 2.0**64
+    words = prepared.view(torch.int32).flatten(1) * factors
+    return words.sum(1, dtype=torch.int32) / 2.0**32
 
 
 def _side(
@@ -122,19 +133,20 @@ def _side(
     torch.set_num_threads(1)
     device = context.device
     place = torch.empty(preparation.batch, *preparation.prepared_shape, device=device)
+    factors = factors_of_places(preparation, device)
 
     def on_device(prepared: Tensor) -> Tensor:
         return prepared if device.type == "cpu" else place.copy_(prepared)  # over when it returns
 
     def step(numbers: Tensor) -> Tensor:
         asked: Sequence[Tensor] = numbers.split(preparation.batch)  # type: ignore[no-untyped-call]
-        return torch.cat([checksums(on_device(each)) for each in prepare_all(asked)])
+        return torch.cat([checksums(on_device(each), factors) for each in prepare_all(asked)])
 
     resident = torch.zeros_like(place).normal_(generator=torch.Generator(device).manual_seed(context.seed))
 
     def cached_step() -> None:
         for _ in range(context.items // preparation.batch):
-            checksums(resident)
+            checksums(resident, factors)
 
     return Side(step, engaged=engaged, close=close, cached_step=cached_step)
 

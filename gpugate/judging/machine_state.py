@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from gpugate import units
 from gpugate.measurement.derived import list_rates
 from gpugate.measurement.record import Measurement, Yardstick
-from gpugate.measurement.settings import SLOWED
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.summary import Summary
 from gpugate.workload import Contract, Size
@@ -90,9 +89,9 @@ def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> R
 
 
 def slowed_reference(measurement: Measurement) -> Reason | None:
-    """A reference that takes SLOWED times as long beside the other side as before that was built, or None."""
-    slowdown = measurement.reference_slowdown or 1.0
-    return Reason(ReasonCode.REFERENCE_SLOWED, {"times": slowdown}) if slowdown > SLOWED else None
+    """A reference that the other side slowed, or None."""
+    times = measurement.reference_slowdown or 1.0
+    return Reason(ReasonCode.REFERENCE_SLOWED, {"times": times}) if measurement.has_slowed_reference else None
 
 
 def vanished_work(measurement: Measurement, contract: Contract) -> Reason | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
+from gpugate.measurement.settings import SLOWED
 from gpugate.units import (
     Count,
     Milliseconds,
@@ -306,6 +307,11 @@ class Measurement:
     @property
     def pairs(self) -> tuple[Pair, ...]:
         return tuple(pair for build in self.instances for pair in build.pairs)
+
+    @property
+    def has_slowed_reference(self) -> bool:
+        """True where the other side made the reference take more than SLOWED times as long as before that was built."""
+        return (self.reference_slowdown or 1.0) > SLOWED
 
     def with_more(self, second: Measurement) -> Measurement:
         """Merges both: `second` continues the same case in the same process after an undecided result.

@@ -7,7 +7,6 @@ from dataclasses import InitVar, dataclass, field
 from typing import Literal
 
 from gpugate.measurement.record import Counters, Measurement
-from gpugate.measurement.settings import SLOWED
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.duet import RecordedCode
 from gpugate.results.fleet_plan import needs_host
@@ -132,7 +131,7 @@ class CaseResult:
         if self.measurement is None or not self.measurement.pairs:
             return []
         timed = [one for one in self.processes if one.pairs]
-        return [one for one in timed if (one.reference_slowdown or 1.0) <= SLOWED] or timed
+        return [one for one in timed if not one.has_slowed_reference] or timed
 
     @property
     def detectable_slowdown(self) -> float | None:

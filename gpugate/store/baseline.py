@@ -19,7 +19,6 @@ from gpugate import units
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment, differences, machine_name
 from gpugate.measurement.record import Counters, Measurement, Process, StepProfile
-from gpugate.measurement.settings import SLOWED
 from gpugate.results.bill import ProcessBills, bills_of, stored_bills
 from gpugate.results.case import CaseResult, describe_other_reference
 from gpugate.results.reason import ReasonCode
@@ -180,7 +179,7 @@ def _record_case(
         _check_fit(result, recording)
     found = [(run, result.measurement) for run, result in results if result.measurement is not None]
     # Beside other processes that count, a gate does not count one whose reference the other side slowed.
-    measured = [(run, one) for run, one in found if (one.reference_slowdown or 1.0) <= SLOWED]
+    measured = [(run, one) for run, one in found if not one.has_slowed_reference]
     if len(measured) < max(1, min_processes - (len(onto.processes) if onto else 0)):
         needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
         again = f'{runs[-1].command} -k "{case_id}"'

@@ -191,7 +191,7 @@ def attention_by_hand(queries: Tensor, keys: Tensor, values: Tensor, positions: 
     keys, values = keys.repeat_interleave(repeats, dim=1), values.repeat_interleave(repeats, dim=1)
     scores = queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5  # [batch, heads, new, tokens]
     later = torch.arange(keys.shape[2], device=positions.device) > positions[:, None]
-    shares = torch.softmax(scores.masked_fill(later, -torch.inf).float(), dim=-1).to(values.dtype)
+    shares = torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1, dtype=torch.float32).to(values.dtype)
     return shares @ values
 
 
