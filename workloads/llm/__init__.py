@@ -189,12 +189,12 @@ SPECULATIVE = Optimization(
     why=f"by a script {speculative.ACCEPTANCE:.0%} of the draft's tokens are right: random weights agree on none",
     min_speedup_why="both sides enqueue for longer than their kernels run, and the host decides how long",
 )
-ATTENTION_BY_HAND = {"sm_90": 3.07, "cuda": 2.0}
-SCORES_IN_FP32 = (
-    "the reference has attention by hand, whose scores also pass through memory as FP32: no program needs to"
+ATTENTION_BY_HAND = {"sm_90": 2.1, "cuda": 1.4}
+SHARES_IN_FP32 = (
+    "attention by hand, the reference, writes scores to memory and shares in FP32, which no program needs to do"
 )
 PROMPT = (
-    _rung("fused-attention", prefill.fused, ATTENTION_BY_HAND, BASELINE, why=SCORES_IN_FP32),
+    _rung("fused-attention", prefill.fused, ATTENTION_BY_HAND, BASELINE, why=SHARES_IN_FP32),
     _rung(
         *("compiled", prefill.compiled, {"sm_90": 1.2, "cuda": 1.0}, "fused-attention"),
         min_speedup_why="an H100 gains 1.7x, and an H200 1.4x",
@@ -236,7 +236,7 @@ WORKLOADS: tuple[Workload, ...] = (
         name="llm-decode",
         sizes={"cuda": decoding_size(LLAMA_1B, 2, 1)},
         optimizations=(
-            *_on_gpu({"sm_90": 1.74, "cuda": 1.2}, {"sm_90": 3.5, "cuda": 2.0}),
+            *_on_gpu({"sm_90": 1.77, "cuda": 1.2}, {"sm_90": 3.5, "cuda": 2.0}),
             *KERNELS_FOR_ONE_ROW,
         ),
     ),
