@@ -153,7 +153,7 @@ def _write_code_targets() -> str:
   `llm-speculative`, `llm-decode` without a graph, `llm-prefill/fused-attention`, three rungs of `diffusion-step`, two
   each of `mixture-of-experts` and `optimizer-step`, `int4`, and the Triton stages of the video. The end of this page
   has what bounds each.
-- `compile-modes/ahead-of-time` has no record: torch's loader of its package crashed on two of four hosts
+- `compile-modes/ahead-of-time` has no record: torch's loader of its package crashed on three of five hosts
   ([lessons](../lessons.md#inference)).
 - A ring of `streaming`, one of `two-layer-net` and the prefetcher of the loaders stay apart: the first two are what
   their pages teach."""
