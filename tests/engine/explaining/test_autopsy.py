@@ -8,15 +8,7 @@ from gpugate.explaining.autopsy import IN_TURNS, RECORDED, autopsy, explain, opt
 from gpugate.explaining.cause import likely_cause
 from gpugate.explaining.state import State, account
 from gpugate.judging.rules import decide
-from gpugate.measurement.record import (
-    OTHERS,
-    Difference,
-    Pair,
-    ProofResult,
-    StepChecks,
-    StepProfile,
-    TimedBuild,
-)
+from gpugate.measurement.record import OTHERS, Difference, Pair, ProofResult, StepChecks, StepProfile, TimedBuild
 from gpugate.results.case import Confirmation
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
