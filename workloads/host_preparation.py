@@ -115,8 +115,9 @@ def factors_of_places(preparation: Preparation, device: torch.device) -> Tensor:
 def checksums(prepared: Tensor, factors: Tensor) -> Tensor:
     """float32 [batch]: the sum of a sample's 32-bit words, each times the factor of its place, modulo 2^32, over 2^32.
 
-    One value that differs by a level of its picture, or two exchanged values, change it by far more than the tolerance.
-    A last bit that is rounded differently changes it by 1e-6 at most.
+    Nearly every value that differs by a level of its picture changes it by more than the tolerance. A last bit that is
+    rounded differently changes it by 1e-6 at most. An even number of changed signs does not change it, and neither do
+    two exchanged values that are PLACES apart; two exchanged neighbours that are nearly equal change it too little.
     """
     words = prepared.view(torch.int32).flatten(1) * factors
     return words.sum(1, dtype=torch.int32) / 2.0**32

@@ -26,7 +26,8 @@ def test_host_preparation_states_the_bytes_read_and_written() -> None:
 
 
 def test_a_checksum_counts_each_value_and_its_place() -> None:
-    batch, factors = EXPENSIVE.new_batch().normal_(), factors_of_places(EXPENSIVE, CONTEXT.device)
+    batch = EXPENSIVE.new_batch().normal_(generator=torch.Generator().manual_seed(3))
+    factors = factors_of_places(EXPENSIVE, CONTEXT.device)
     even, odd, mirrored = batch.clone(), batch.clone(), batch.flip(3).contiguous()
     even[:, 0, 0, 0] += 1 / STD  # a level of the picture
     odd[:, 0, 0, 1] += 1 / STD
