@@ -7,7 +7,6 @@ where a process measures on each GPU, and runs whose baselines are wanted afterw
 from __future__ import annotations
 
 import argparse
-import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -61,8 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     recorded.
     """
     if arguments.delete is not None:
-        if arguments.runs is not None or arguments.case:
-            raise BaselineError("give --delete CASE without RUNS and --case: it records nothing")
+        if arguments.runs is not None or arguments.case or arguments.add or arguments.force or arguments.reason:
+            raise BaselineError("give --delete CASE without RUNS and options of a recording: it records nothing")
         _delete(find_baselines(arguments.baselines), arguments.delete)
         return 0
     processes = whole_number("--processes", arguments.processes)
@@ -83,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     with baseline.lock(folder):
         old = baseline.load_all(folder)
         files, refused = baseline.record_cases(old, runs, recording, processes)
+        refused |= _find_skipped(runs, arguments.case)
         # The contents of all files are made before the first file is written: a refusal leaves every file unchanged.
         write(folder, files, refused, runs, lambda lines: print(*lines, sep="\n"))
     return 0
@@ -100,6 +100,12 @@ def _list_processes(run: RunResult, wanted: Sequence[str]) -> Iterator[RunResult
             if one.measurement is not None and one.problem is None
         }
         yield replace(run, cases=measured)
+
+
+def _find_skipped(runs: Sequence[RunResult], wanted: Sequence[str]) -> dict[str, str]:
+    """The reason for each wanted case that no run measured."""
+    skips = {name: [run.cases[name].skipped for run in runs if name in run.cases] for name in wanted}
+    return {name: f"every run skipped {name}: {why[-1]}" for name, why in skips.items() if None not in why}
 
 
 def _delete(baselines: Path, case_id: str) -> None:
@@ -121,15 +127,15 @@ def _runs(path: Path | None) -> list[RunResult]:
     paths = nights.find_newest(find_project()) if path is None else find_runs(path)
     if not paths:
         raise BaselineError(f"{KEPT} contains no run: run the tests, each in a process of its own")
-    seen: dict[tuple[str, int], Path] = {}
+    seen: dict[tuple[object, ...], Path] = {}
     runs = []
     for file in paths:
         run = run_file.read_night(file)
-        twin = seen.setdefault((run.started_at, run.seed), file)
+        twin = seen.setdefault((run.started_at, run.seed, *run.cases), file)
         if twin != file:
             raise BaselineError(f"{file} is the run of {twin} once more: remove one of them")
         if path is None:  # one gate on a busy machine must not stand in the way of the others
             valid = {name: case for name, case in run.cases.items() if case.environment_problem is None}
             run = replace(run, cases=valid)
         runs.append(run)
-    return sorted(runs, key=lambda run: datetime.datetime.fromisoformat(run.started_at))
+    return sorted(runs, key=lambda run: run.started)

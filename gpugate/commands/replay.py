@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
             decided[path] = _decide(path)
         except GpugateError as error:
             refused.append(str(error))
-    for path in sorted(decided, key=lambda path: datetime.datetime.fromisoformat(decided[path][0].started_at)):
+    for path in sorted(decided, key=lambda path: decided[path][0].started):
         print(*_describe(path, *decided[path]), sep="\n  ")
     different = sum(len(changes) for _, changes in decided.values())
     if decided:

@@ -80,6 +80,10 @@ class RunResult:
         return self.command.partition(SET)[2]
 
     @property
+    def started(self) -> datetime.datetime:
+        return datetime.datetime.fromisoformat(self.started_at)
+
+    @property
     def mode(self) -> Mode:
         return Mode.RECORDING if self.recording else Mode.GATE if self.gate else Mode.DEVELOPER
 
@@ -181,7 +185,7 @@ def night_of(run: RunResult, name: str = "") -> Night:
     fit = [case for case in timed if case.environment_problem is None]
     return Night(
         name=name or run.started_at,
-        started=datetime.datetime.fromisoformat(run.started_at),
+        started=run.started,
         seed=run.seed,
         machine=machine_key(run.environment, run.memory_bytes),
         environment=run.environment,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -93,7 +92,7 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
     missing = [number for number in range(1, first.shard.count + 1) if absent and number not in there]
     joined = replace(
         join_workers(first.run, runs, incomplete=missing != []),
-        started_at=min((run.started_at for run in runs), key=datetime.datetime.fromisoformat),
+        started_at=min(runs, key=lambda run: run.started).started_at,
         cases={case_id: cases[case_id] for case_id in first.shard.cases if case_id in cases},
         yardsticks=[probe for run in runs for probe in run.yardsticks],
         shard=None,

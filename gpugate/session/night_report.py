@@ -60,7 +60,7 @@ def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult] | str
     A sentence where there is none. Recordings, runs with a fault on purpose, shards, runs that were cut off and those
     that cannot be read do not count.
     """
-    machine, started = machine_name(run.environment), datetime.datetime.fromisoformat(run.started_at)
+    machine, started = machine_name(run.environment), run.started
     found = list[tuple[datetime.datetime, Path]]()
     for path in folder.resolve().parent.glob(f"*/{RUN}"):
         with suppress(GpugateError):

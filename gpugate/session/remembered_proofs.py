@@ -108,7 +108,7 @@ class RememberedProofs:
         if proof.problem is not None or proof.proved_at is None:
             return False
         with suppress(ValueError, TypeError):  # no time, or one without its offset
-            age = datetime.fromisoformat(self.run.started_at) - datetime.fromisoformat(proof.proved_at)
+            age = self.run.started - datetime.fromisoformat(proof.proved_at)
             return timedelta() <= age < REMEMBERED
         return False
 

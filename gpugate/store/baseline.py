@@ -67,9 +67,9 @@ class Record:
         if {len(self.bills), len(self.started_at)} - {0, count}:
             raise ValueError("it has not one time and one bill for each process")
         try:
-            sorted(map(datetime.datetime.fromisoformat, self.started_at))
+            sorted(map(datetime.datetime.fromisoformat, (self.recorded_at, *self.started_at)))
         except (ValueError, TypeError):  # no time, or some with an offset and some without
-            raise ValueError("started_at has something else than ISO 8601 times") from None
+            raise ValueError("recorded_at or started_at is no ISO 8601 time") from None
 
     @property
     def history(self) -> History:
@@ -197,6 +197,8 @@ def _record_case(
     elif old is not None and old.record.source_hash == record.source_hash and not recording.force:
         _check_worth_replacing(case_id, old.record, record)
     profile = next((one.optimized_profile for _, one in reversed(measured) if one.optimized_profile is not None), None)
+    if old is not None and onto is not None and (profile is None or record.recorded_at == onto.recorded_at):
+        profile = old.profile  # the recorded processes are newer, or the only ones with a profile
     return Entry(record, profile)
 
 
@@ -280,9 +282,10 @@ def _check_fit(result: CaseResult, recording: Recording) -> None:
 
 def _record(of_case: Sequence[tuple[RunResult, Measurement]], recording: Recording, source: str) -> Record:
     runs, measured = zip(*of_case, strict=True)
+    newest = max(runs, key=lambda run: run.started)
     packages = {name: version for run in runs for name, version in run.environment.packages.items()}
     return Record(
-        recorded_at=max(run.started_at for run in runs),
+        recorded_at=newest.started_at,
         reason=recording.reason,
         source_hash=source,
         environment=replace(runs[0].environment, packages=packages),
@@ -292,7 +295,7 @@ def _record(of_case: Sequence[tuple[RunResult, Measurement]], recording: Recordi
         reference_counters=_over_all(max, [measurement.reference_counters for measurement in measured]),
         optimized_counters=_over_all(max, [measurement.optimized_counters for measurement in measured]),
         started_at=tuple(run.started_at for run in runs),
-        provenance=max(runs, key=lambda run: run.started_at).provenance,
+        provenance=newest.provenance,
     )
 
 
@@ -343,14 +346,12 @@ def find_useless(files: Sequence[BaselineFile], recorded: Container[str]) -> lis
 def _join(recorded: Record, added: Record) -> Record:
     """Makes one record of the processes of both; every process has the same weight in the yardsticks."""
     both = (recorded, added)
+    older, newest = sorted(both, key=lambda one: datetime.datetime.fromisoformat(one.recorded_at))
     readings = [one.yardsticks for one in both for _ in one.processes]
     return replace(
-        added,
+        newest,
         reason=added.reason or recorded.reason,
-        recorded_at=max(one.recorded_at for one in both),
-        environment=replace(
-            added.environment, packages={**recorded.environment.packages, **added.environment.packages}
-        ),
+        environment=replace(newest.environment, packages={**older.environment.packages, **newest.environment.packages}),
         processes=(*recorded.processes, *added.processes),
         bills=tuple(bill for one in both for bill in (one.bills or (None,) * len(one.processes))),
         yardsticks=_over_all(statistics.median, readings),

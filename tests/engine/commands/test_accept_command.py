@@ -8,6 +8,7 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.measurement.record import StepProfile, Yardstick
 from gpugate.results.case import CaseResult, Confirmation
+from gpugate.results.run import Provenance
 from gpugate.store import baseline
 from tests.support.stored_runs import COUNTED, MACHINE, case, measured, stored
 
@@ -105,14 +106,17 @@ def test_the_finished_cases_of_an_interrupted_run_count(here: Path) -> None:
     assert len(baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].record.processes) == 3
 
 
-def test_a_case_of_a_gate_is_accepted_with_its_confirmations(here: Path) -> None:
+def test_a_case_of_a_gate_is_accepted_with_its_confirmations(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert record() == 0
     then = baseline.load_all(Path("baselines/nvidia-h200"))
     slower = replace(of("net", "fused", 2.8), attempts=[Confirmation(of("net", "fused", 2.81).measurement)])
     Path("night").mkdir()
-    stored(Path("night/run.json"), slower, of("ring", "pinned", 2.9), started_at=HOURS[5])
+    skipped = replace(of("net", "graph", 1.0), measurement=None, skipped="needs two GPUs")
+    stored(Path("night/run.json"), slower, of("ring", "pinned", 2.9), skipped, started_at=HOURS[5])
     assert main(["accept", "night", "--case", "net/gone/cuda", "--processes", "2"]) == 2
-    assert main(["accept", "night", "--case", "net/fused/cuda", "--processes", "2", "--reason", "exact sums"]) == 0
+    wanted = ["accept", "night", "--case", "net/fused/cuda", "--processes", "2", "--reason", "exact sums"]
+    assert main([*wanted, "--case", "net/graph/cuda"]) == 2
+    assert "not recorded: every run skipped net/graph/cuda: needs two GPUs" in capsys.readouterr().err
     now = baseline.load_all(Path("baselines/nvidia-h200"))
     entry = now["net"].cases["fused/cuda"]
     assert (len(entry.record.processes), entry.record.reason) == (2, "exact sums")
@@ -181,6 +185,11 @@ def test_runs_of_another_night_are_added_to_what_is_recorded(here: Path, capsys:
     assert now.record.optimized_counters["kernel_launches"] == 6.0, "the largest of all processes"
     assert now.record.optimized_counters["kernels"] == then.record.optimized_counters["kernels"]
     assert now.record.yardsticks["matmul_bf16_tflops"] == 788.0, "the median of three processes"
+    next_night(1, 3.1, provenance=Provenance(commit="older"))
+    assert add(1) == 0
+    latest = baseline.load_all(folder)["net"].cases["fused/cuda"]
+    newest = now.record.recorded_at, now.record.provenance, now.profile
+    assert (latest.record.recorded_at, latest.record.provenance, latest.profile) == newest
 
 
 def test_the_runs_of_a_folder_of_nights_are_recorded(here: Path) -> None:

@@ -17,15 +17,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from gpugate.commands.cli import INTERRUPTED, main
-from gpugate.commands.compare import (
-    NOT_SLOWER,
-    SLOWER,
-    UNDECIDED,
-    UNUSABLE,
-    Comparison,
-    exit_status,
-    render,
-)
+from gpugate.commands.compare import NOT_SLOWER, SLOWER, UNDECIDED, UNUSABLE, Comparison, exit_status, render
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duet, judge_duets
 from gpugate.machine.children import Ended as EndedChild
@@ -39,14 +31,7 @@ from gpugate.store.codec import from_json, to_json
 from gpugate.store.version import Version, git
 from tests.engine.judging.test_duet import CASE, measured, process
 from tests.engine.store.test_version import commit
-from tests.support.tiny_project import (
-    CONFTEST,
-    Ended,
-    TinyProject,
-    check_no_traceback,
-    clear_catalogue,
-    environment,
-)
+from tests.support.tiny_project import CONFTEST, Ended, TinyProject, check_no_traceback, clear_catalogue, environment
 
 QUICK = "\ndef quick(context):\n    return sleeping({milliseconds})\n"
 RIGHT = "\ndef right(context):\n    return sleeping(2)\n"

@@ -39,7 +39,7 @@ def test_the_search_path_of_the_working_tree_means_the_head(tmp_path: Path, monk
 
 
 def settings_of(orders: DuetPlan, pair_sd: float) -> Settings:
-    return plan_settings(orders, Record("", "", "", TWO_CORES, tuple(map(tuple, record(pair_sd, 0.0)))))
+    return plan_settings(orders, Record("2030-01-01", "", "", TWO_CORES, tuple(map(tuple, record(pair_sd, 0.0)))))
 
 
 def test_the_record_of_a_case_plans_its_pairs() -> None:

@@ -222,7 +222,7 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "no time": (
         lambda text: re.sub(r'"started_at": \["[^"]*"', '"started_at": ["yesterday"', text, count=1),
-        f"cannot be used because cases.tf32/cuda.record: started_at has something else than ISO 8601 times: {REPAIR}",
+        f"cannot be used because cases.tf32/cuda.record: recorded_at or started_at is no ISO 8601 time: {REPAIR}",
     ),
     "a time too few": (
         lambda text: re.sub(r'"started_at": \["[^"]*",', '"started_at": [', text, count=1),
