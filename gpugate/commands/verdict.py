@@ -68,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     absent = [f"{number_of(len(ids), 'case')} not measured: {reason}" for reason, ids in view.refused.items()]
     red = [*list_red(stored), *problems, *_describe_other_verdicts(path, stored), *absent]
     green = stored.exit_status == 0 and not red
-    said = f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {view.tally}"
+    shard = "" if stored.shard is None else f", shard {stored.shard}, whose night --merge makes,"
+    said = f"{path}{shard} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {view.tally}"
     more = [f"{len(red) - MOST_PRINTED} more problems"] if len(red) > MOST_PRINTED else []
     print(said, *red[:MOST_PRINTED], *more, sep="; ")
     return GREEN if green else RED

@@ -61,6 +61,7 @@ from gpugate.units import list_names, number_of
 _LOG = logging.getLogger(__name__)
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 NOT_STORED = "warning: this run is not in the store"
+NOT_KEPT = "warning: gpugate accept without RUNS lacks this run, which .gpugate/runs does not keep"
 NOT_RECORDED = "the session ended early, before the end of its recording: record again"
 
 
@@ -355,6 +356,7 @@ def remember(run: RunResult, options: Options, root: Path) -> list[str]:
     """
     if options.store_url is None or run.mutated is not None or options.own_inputs:
         return []
+    failed, step = NOT_STORED, "give another --perf-store, or --perf-store off"
     try:
         night = night_of(run, options.report_path.resolve().name if options.report_path else "")
         if not night.cases and not night.unfit:
@@ -364,12 +366,13 @@ def remember(run: RunResult, options: Options, root: Path) -> list[str]:
         with open_store(options.store_url) as store:
             before = store.read_night_before(night)
             store.add(night)
+        failed, step = NOT_KEPT, "mend that folder"
         if options.store_url == url_of(root):
             keep(run, root)
         return [] if before is None else describe_moves(before, night)
     except GpugateError as error:
-        return [f"{NOT_STORED}: {error}"]
+        return [f"{failed}: {error}"]
     except Exception as error:
         _LOG.debug("the store failed", exc_info=True)
         name = type(error).__name__  # whose words may have a secret of the URL
-        return [f"{NOT_STORED} ({name}): give another --perf-store, or --perf-store off"]
+        return [f"{failed} ({name}): {step}"]

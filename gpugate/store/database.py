@@ -28,7 +28,7 @@ from sqlalchemy.schema import CreateTable
 
 from gpugate.errors import GpugateError
 from gpugate.results.run import Night
-from gpugate.store.codec import from_json, to_json
+from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.json_file import parse
 from gpugate.store.store_url import EXAMPLE
 from gpugate.store.writable_folder import make_ignored
@@ -214,8 +214,10 @@ def _sentence(address: URL, done: str, error: Exception) -> str:
     words = (text.strip().splitlines() or [type(cause).__name__])[0]
     is_file = address.get_backend_name() == "sqlite"
     step = "make room, mend its permissions, or give another store"
-    if isinstance(error, NO_VALUE) or _DAMAGED.search(words):
-        step = "delete it, then add the files of its runs with gpugate store add"
+    if isinstance(error, FormatError):
+        step = "update gpugate where a newer one wrote it, else delete it and fill it by gpugate store add"
+    elif isinstance(error, NO_VALUE) or _DAMAGED.search(words):
+        step = "give another store, or delete a damaged one and fill it by gpugate store add"
     elif not is_file:
         step = "check the server and the URL, such as by psql, or give another store"
     return f"{_describe(address)} cannot be {done} ({words if is_file else type(cause).__name__}): {step}"

@@ -11,8 +11,11 @@ JUNIT = "junit.xml"  # pytest's own
 
 
 def run_path(path: Path) -> Path:
-    """The run file that `path` names: itself, or the one of a night's folder."""
-    return path / RUN if path.is_dir() else path
+    """The run file that `path` names: itself, or the one of a night's folder. Raises OptionError for no path."""
+    try:
+        return path / RUN if path.is_dir() else path
+    except OSError as error:
+        raise OptionError(f"{path} cannot be read ({error.strerror}): give a path that can") from None
 
 
 def find_runs(path: Path) -> list[Path]:

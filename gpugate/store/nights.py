@@ -43,6 +43,9 @@ def add_folder(store: Store, folder: Path) -> Added:
             run = run_file.read_night(path)
         except GpugateError as error:
             refused.append(str(error))
+            continue
+        if run.shard is not None:
+            refused.append(f"{path} is shard {run.shard} of a night: add the night that gpugate verdict --merge makes")
         else:
             new += store.add(night_of(run, path.parent.name if path.name == RUN else path.stem))
     return Added(new, len(paths) - len(refused) - new, tuple(refused))

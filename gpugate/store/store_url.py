@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from gpugate.errors import OptionError
 from gpugate.store.version import STORE_FOLDER
@@ -30,20 +31,24 @@ def choose_url(given: str | None, root: Path, setting: str, option: str = "--per
     if url == NO_STORE:
         return None
     if not _ADDRESS.match(url):
-        shown, example = (url, f"sqlite:///{Path(url).absolute()}") if _NAME.fullmatch(url) else ("***", EXAMPLE)
+        shown, example = (url, _sqlite(Path(url).absolute())) if _NAME.fullmatch(url) else ("***", EXAMPLE)
         raise OptionError(f"{name} is {shown!r}: give an SQLAlchemy URL such as {example}, or {NO_STORE}")
     return url
 
 
 def url_of(root: Path) -> str:
     """The URL of the SQLite file in the project with this root folder, or outside a read-only one."""
-    return f"sqlite:///{choose_folder(root / STORE_FOLDER) / FILE_NAME}"
+    return _sqlite(choose_folder(root / STORE_FOLDER) / FILE_NAME)
+
+
+def _sqlite(path: Path) -> str:
+    return f"sqlite:///{quote(str(path))}"
 
 
 def find_file(url: str) -> Path | None:
     """The file of a SQLite URL; None for other databases."""
     name = url.partition("?")[0].removeprefix("sqlite:///")
-    return Path(name) if url.startswith("sqlite:///") and name else None
+    return Path(unquote(name)) if url.startswith("sqlite:///") and name else None
 
 
 def proofs_folder(url: str, root: Path) -> Path:

@@ -12,6 +12,7 @@ from gpugate.commands.cli import main
 from gpugate.commands.trend_report import BLOCKS, NEW_LEVEL, sparkline
 from gpugate.commands.trends import build_histories
 from gpugate.results.run import Provenance
+from gpugate.store import run_file
 from gpugate.store.database import IN_MEMORY, open_store
 from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE, url_of
@@ -184,12 +185,16 @@ def test_runs_are_told_from_gates(tmp_path: Path, history: History) -> None:
         night(tmp_path, number, [timed("fused", 3.0)], gate=number < 2)
     assert "nvidia-h200: 3 runs, 2 of them gates, " in history(str(tmp_path))[1]
     assert "nvidia-h200: 2 nights, " in history(str(tmp_path), "--gates")[1]
+    same = run_file.read(tmp_path / "night-02/run.json").started_at
+    night(tmp_path, 3, [timed("fused", 3.0)], started_at=same)
+    assert len(names(history(str(tmp_path), "--last", "1", "--json")[1])["nvidia-h200"]) == 1, "of two in one second"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["unusable"], "no measured case of unusable is selected (unusable/night/run.json cannot be used because"),
+        (["n" * 300], "nnn cannot be read (File name too long): give a path that can"),
         (["nights", "-k", "other"], "no measured case of nights is selected: measure first, give other nights, or"),
         (["--branch", "none"], "is selected: measure first, give other nights, or leave out --case, --machine, --br"),
     ],

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main
+from gpugate.results.fleet_plan import Shard
 from gpugate.store.database import open_store
-from gpugate.store.store_url import VARIABLE, url_of
-from tests.support.stored_runs import nights
+from gpugate.store.store_url import VARIABLE, find_file, url_of
+from tests.support.stored_runs import night, nights, timed
 
 SERIES = {"fused": [3.0, 3.1, 2.9]}
 
@@ -47,7 +48,13 @@ def test_a_run_that_cannot_be_used_is_named_and_the_others_are_added(
 ) -> None:
     paths = nights(tmp_path / "nights", SERIES)
     (paths[1] / "run.json").write_text("{", encoding="utf-8")
-    url = f"sqlite:///{tmp_path}/a.sqlite"
+    shard = night(tmp_path / "nights", 9, [timed("fused", 3.0)], shard=Shard(2, 3))
+    project = tmp_path / "a%20b?c"  # which a URL would take apart
+    project.mkdir()
+    url = url_of(project)
     assert main(["store", "add", str(tmp_path / "nights"), "--store", url]) == 1
-    assert f"gpugate store: {paths[1]}/run.json cannot be used" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"gpugate store: {paths[1]}/run.json cannot be used" in said
+    assert f"{shard}/run.json is shard 2 of 3 of a night: add the night that gpugate verdict --merge makes" in said
     assert count(url) == 2
+    assert find_file(url) == project / ".gpugate/store.sqlite"

@@ -9,6 +9,7 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.report.pages import night
 from gpugate.results.case import CaseResult
+from gpugate.results.fleet_plan import Shard
 from gpugate.results.verdict import CASE_CHECKS
 from gpugate.store import run_file
 from gpugate.workload import Point
@@ -40,6 +41,7 @@ NIGHTS: dict[str, tuple[list[CaseResult], dict[str, Any], int, str]] = {
     "interrupted": (GOOD, {"interrupted": True}, 2, "was interrupted"),
     "killed": (GOOD, {"exit_status": None}, 2, "has no exit status"),
     "no gate": (GOOD, {"gate": False}, 2, "without --gate"),
+    "shard": (GOOD, {"shard": Shard(2, 3)}, 0, "/run.json, shard 2 of 3, whose night --merge makes, is green"),
     "recording": (GOOD, {"recording": True}, 2, "without --gate"),
     "mutated": (GOOD, {"mutated": "wrong:0.5"}, 2, "was mutated by wrong:0.5"),
     # The held verdicts decide, whatever exit status the file has.

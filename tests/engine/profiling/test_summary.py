@@ -15,16 +15,7 @@ from gpugate.profiling.export import CapturedSteps, ProfileError, read_export
 from gpugate.profiling.summary import NO_KERNEL, brief, list_tables, overview, render
 from gpugate.report.terminal import render_text
 from gpugate.workload.counter_names import COUNTER_NAMES
-from tests.support.profile_exports import (
-    BACKWARD,
-    DEVICE,
-    HOST_TO_DEVICE,
-    LOADER,
-    MAIN,
-    PAGEABLE,
-    REAL,
-    ExportWriter,
-)
+from tests.support.profile_exports import BACKWARD, DEVICE, HOST_TO_DEVICE, LOADER, MAIN, PAGEABLE, REAL, ExportWriter
 
 MS = 1_000_000
 

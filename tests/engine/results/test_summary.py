@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from gpugate.results.summary import (
-    History,
-    history,
-    shrink_records,
-    summarize,
-)
+from gpugate.results.summary import History, history, shrink_records, summarize
 from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, PRIOR_WORTH, Estimate, time_interval
 from gpugate.statistics.variation import Control, Variation
 from tests.support.stored_runs import measurement, timed_build

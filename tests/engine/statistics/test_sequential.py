@@ -12,13 +12,7 @@ import pytest
 
 from gpugate.statistics.intervals import BUILD_SPREAD, PRIOR_WORTH, Means, PairsMean, collect_means, mean_of_pairs
 from gpugate.statistics.policy import MISS
-from gpugate.statistics.sequential import (
-    ALTERNATIVE,
-    MOST_PROCESSES,
-    decide,
-    detectable_change,
-    log_likelihood_ratio,
-)
+from gpugate.statistics.sequential import ALTERNATIVE, MOST_PROCESSES, decide, detectable_change, log_likelihood_ratio
 
 SEED = 20261127
 

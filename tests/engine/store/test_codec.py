@@ -9,15 +9,7 @@ from typing import get_args
 import pytest
 
 from gpugate.machine.environment import Environment
-from gpugate.measurement.record import (
-    Difference,
-    Measurement,
-    Pair,
-    SideCost,
-    StopReason,
-    TimedBuild,
-    Yardstick,
-)
+from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, StopReason, TimedBuild, Yardstick
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.json_file import parse, pretty

@@ -159,7 +159,7 @@ def test_a_row_that_another_program_changed_is_one_sentence(tmp_path: Path, chan
     sentence = str(refused.value)
     assert sentence.startswith(f"{tmp_path}/a.sqlite cannot be read (")
     assert words in sentence
-    assert sentence.endswith("): delete it, then add the files of its runs with gpugate store add")
+    assert sentence.endswith("where a newer one wrote it, else delete it and fill it by gpugate store add")
 
 
 def test_the_whole_run_replaces_the_one_that_was_cut_off_and_no_run_replaces_a_whole_one(url: str) -> None:
@@ -258,7 +258,7 @@ def test_the_table_of_another_gpugate_is_one_sentence(url: str) -> None:
     with open_store(url) as store, store._doing("written") as connection:
         connection.execute(sql.text("ALTER TABLE run RENAME COLUMN night TO started_at"))
     for use in (read, lambda url: add(url, night())):
-        with pytest.raises(StoreError, match=r"delete it, then add the files of its runs with gpugate store add$"):
+        with pytest.raises(StoreError, match=r"delete a damaged one and fill it by gpugate store add$"):
             use(url)
 
 
@@ -282,7 +282,7 @@ def test_the_table_of_another_gpugate_is_one_sentence(url: str) -> None:
         ),
         ("postgresql://127.0.0.1:1/db;password=secret", "postgresql+psycopg://127.0.0.1 cannot be opened ("),
         ("postgresql://me:se@secret@127.0.0.1:1/a", "postgresql+psycopg://*** cannot be opened ("),
-        ("sqlite:////bin/true", "/bin/true cannot be opened (file is not a database): delete it, then add the files"),
+        ("sqlite:////bin/true", "/bin/true cannot be opened (file is not a database): give another store, or"),
     ],
 )
 def test_a_store_that_cannot_be_opened_is_one_sentence(url: str, words: str) -> None:
