@@ -60,12 +60,14 @@ def check_out(name: str, project: Path, head: str | None = None) -> Iterator[Ver
 
     A folder is taken as it is; any other name is a git ref, which gets a worktree in VERSIONS of the cache folder.
     With `head`, a commit, a ref stands for its common ancestor with the head, as in `git diff name...`, since what it
-    gained later is no change of the head. Raises CompareError where the version does not exist or cannot be checked
-    out.
+    gained later is no change of the head. Raises CompareError where the version does not exist, cannot be checked out
+    or has the name of a folder and of a ref.
     """
     name, note = name.removesuffix("..."), None
     folder = (project / name).resolve()
     if folder.is_dir():
+        if not name.startswith((".", "/")) and git(project, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}"):
+            raise CompareError(f"{name!r} is a commit and a folder: give ./{name} for the folder, or the commit's hash")
         yield _describe_folder(name, folder)
         return
     commit = find_commit(name, project, "give a branch, tag, commit or folder")

@@ -74,6 +74,14 @@ def test_a_ref_that_is_ahead_stands_for_the_common_ancestor(project: Path) -> No
         assert (one.root, one.note) == (project, None)
 
 
+def test_a_name_of_a_commit_and_of_a_folder_is_refused(project: Path) -> None:
+    (project / "main").mkdir()
+    with pytest.raises(CompareError, match=r"'main' is a commit and a folder: give \./main for the folder, or"):
+        check_out("main", project).__enter__()
+    with check_out("./main", project) as one:
+        assert one.root == project / "main"
+
+
 def test_an_error_or_ctrl_c_removes_the_folder(project: Path) -> None:
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error), check_out("main", project):
