@@ -53,7 +53,6 @@ from gpugate.session.workers import REFUSAL, WORKERS, check_worker
 from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT
 from gpugate.store.nights import keep
-from gpugate.store.store_url import url_of
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder
 from gpugate.units import list_names, number_of
@@ -349,7 +348,7 @@ class PerfRun:
 
 
 def remember(run: RunResult, options: Options, root: Path) -> list[str]:
-    """Adds a run with measured cases to the store, in the project with its file, and returns lines for the end.
+    """Adds a run with measured cases to the store, keeps its file in the project, and returns lines for the end.
 
     No error of the store is one of the run: it is a warning. A run with a fault on purpose does not describe the
     program and is not added, nor is one of a user's own inputs beside the records of others.
@@ -367,8 +366,7 @@ def remember(run: RunResult, options: Options, root: Path) -> list[str]:
             before = store.read_night_before(night)
             store.add(night)
         failed, step = NOT_KEPT, "mend that folder"
-        if options.store_url == url_of(root):
-            keep(run, root)
+        keep(run, root)
         return [] if before is None else describe_moves(before, night)
     except GpugateError as error:
         return [f"{failed}: {error}"]
