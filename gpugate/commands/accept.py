@@ -79,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise BaselineError(f"{place} has no case {min(absent)}: give a case that it measured, {list_names(similar)}")
     folder = find_baselines(arguments.baselines) / machine_name(runs[0].environment)
     recording = baseline.Recording(reason, arguments.add, arguments.force)
+    if arguments.runs is None:
+        print(f"the kept runs from {stored[0].started_at} to {stored[-1].started_at}:")
     with baseline.lock(folder):
         old = baseline.load_all(folder)
         files, refused = baseline.record_cases(old, runs, recording, processes)

@@ -50,7 +50,9 @@ def test_a_run_says_what_moved_since_the_one_before_and_the_newest_of_the_same_c
     assert main(accept) == 2
     assert f"{QUICK} was measured by 2 of the 3 processes" in capsys.readouterr().err
     assert main([*accept, "--processes", "2"]) == 0
-    assert " over 2 processes" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("the kept runs from 20")
+    assert " over 2 processes" in said
     newest = nights.find_newest(project.path)[-1]
     run = run_file.read(newest)
     run.cases[QUICK].environment_problem = "the machine was slow"
