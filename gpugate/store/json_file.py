@@ -42,10 +42,8 @@ class JsonFile(Generic[T]):
             return self.decode(parse(path.read_text(encoding="utf-8")))
 
     def write(self, path: Path, value: T) -> None:
-        """Replaces the file in one step, in a folder that exists.
-
-        Raises `error` where that fails (the old file then stays), and FormatError for a value that cannot be read back.
-        """
+        """Replaces the file in one step, in a folder that exists. Raises `error` where that fails (the old file then
+        stays), and FormatError for a value that cannot be read back."""
         text = self.encode(value)
         with self.writing(path):
             write_atomically(path, text)
@@ -135,6 +133,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
+        if target.exists():
+            temporary.chmod(target.stat().st_mode & 0o777)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.errors import CompareError
 from gpugate.machine.children import Ended, run_child
-from gpugate.store.writable_folder import choose_folder, make_ignored
+from gpugate.store.writable_folder import choose_folder, lock_folder, make_ignored
 from gpugate.units import SHORT_COMMIT, number_of
 
 WORKING_TREE = "."
+TO_COMMIT = ("rev-parse", "--verify", "--quiet", "--end-of-options")  # the words of git before a ref
 MODULES_FILE = ".gitmodules"
 MOST_READ_BYTES = 2**20  # of a new file, to hash it
 CACHE_FOLDER, VERSIONS = ".gpugate-cache", "versions"
@@ -60,14 +61,12 @@ def check_out(name: str, project: Path, head: str | None = None) -> Iterator[Ver
 
     A folder is taken as it is; any other name is a git ref, which gets a worktree in VERSIONS of the cache folder.
     With `head`, a commit, a ref stands for its common ancestor with the head, as in `git diff name...`, since what it
-    gained later is no change of the head. Raises CompareError where the version does not exist, cannot be checked out
-    or has the name of a folder and of a ref.
+    gained later is no change of the head. Raises CompareError where the version does not exist or cannot be checked
+    out.
     """
     name, note = name.removesuffix("..."), None
     folder = (project / name).resolve()
-    if folder.is_dir():
-        if not name.startswith((".", "/")) and git(project, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}"):
-            raise CompareError(f"{name!r} is a commit and a folder: give ./{name} for the folder, or the commit's hash")
+    if folder.is_dir() and git(project, *TO_COMMIT, f"{name}^{{commit}}") is None:
         yield _describe_folder(name, folder)
         return
     commit = find_commit(name, project, "give a branch, tag, commit or folder")
@@ -81,13 +80,14 @@ def check_out(name: str, project: Path, head: str | None = None) -> Iterator[Ver
     if git(project, "cat-file", "-e", f"{commit}:{MODULES_FILE}") is not None:
         raise CompareError(f"{name!r} has submodules, which a worktree lacks: give a folder that has them")
     cache = choose_folder(project / CACHE_FOLDER) / VERSIONS
-    for left in cache.glob(f"{'[0-9a-f]' * SHORT_COMMIT}-*"):  # by processes that were killed
-        if not Path("/proc", left.name.split("-")[1]).exists():
-            _remove_worktree(project, left)
     make_ignored(cache.parent)
     cache.mkdir(exist_ok=True)
-    path = Path(tempfile.mkdtemp(prefix=f"{commit[:SHORT_COMMIT]}-{os.getpid()}-", dir=cache))
-    try:
+    for left in cache.glob(f"{'[0-9a-f]' * SHORT_COMMIT}-*"):  # of a killed process, unless its lock is held
+        with suppress(CompareError), lock_folder(cache, CompareError, lock_name=f".{left.name}"):
+            _remove_worktree(project, left)
+    path = cache / f"{commit[:SHORT_COMMIT]}-{secrets.token_hex(8)}"  # which is there only while the lock is held
+    with lock_folder(cache, CompareError, lock_name=f".{path.name}"), ExitStack() as stack:
+        stack.callback(_remove_worktree, project, path)
         ended = run_git(project, "worktree", "add", "--quiet", "--detach", "--force", str(path), commit)
         if ended.status != 0:
             last = ended.errors.strip().splitlines()[-1:] or ["no message"]
@@ -95,16 +95,16 @@ def check_out(name: str, project: Path, head: str | None = None) -> Iterator[Ver
         if not (path / within).is_dir():
             raise CompareError(f"{name!r} has no folder {within}: give a commit that has it")
         yield Version(name, path / within, commit, note=note)
-    finally:
-        _remove_worktree(project, path)
 
 
 def find_commit(name: str, project: Path, step: str = "give a branch, tag or commit") -> str:
-    """The full name of the commit of a git ref. Raises CompareError for a ref that is not there, with the next step."""
+    """The full name of the commit of a git ref. Raises CompareError for one that is absent or also names a folder."""
     top = find_repository(project, f"{name!r} is no folder", "give a folder")
-    commit = git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    commit = git(project, *TO_COMMIT, f"{name}^{{commit}}")
     if commit is None:
         raise CompareError(f"{name!r} is no commit of {top}: {suggest_commit(project, step)}")
+    if (project / name).is_dir():
+        raise CompareError(f"{name!r} is a folder and a commit: give ./{name} for the one, or {name}~0 for the other")
     return commit
 
 
@@ -142,9 +142,8 @@ def _describe_folder(name: str, folder: Path) -> Version:
 def hash_changes(folder: Path, ignored: Sequence[Path] = ()) -> str | None:
     """The hash of all uncommitted changes in the folder's repository, new files included; None without any.
 
-    Of a submodule it has only whether it is changed.
-
-    Changes of the files and below the folders `ignored` do not count, nor do those in OWN_FOLDERS.
+    Of a submodule it has only whether it is changed. Changes of the files and below the folders `ignored` do not count,
+    nor do those in OWN_FOLDERS.
     """
     folder = find_top(folder)
     changed = git(folder, "diff", "HEAD", "--binary", "--no-ext-diff", "--", *_select(folder, ignored))

@@ -28,10 +28,11 @@ def test_text_that_is_no_json(text: str) -> None:
 def test_a_file_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "ours.json"
     (tmp_path / "link.json").symlink_to("ours.json")
+    path.touch(0o600)
     FILE.write(tmp_path / "link.json", Body(1))
     assert (tmp_path / "link.json").is_symlink()
     assert path.read_text() == '{\n  "format": "ours",\n  "format_version": 3,\n  "a": 1\n}\n'
-    assert FILE.read(path) == Body(1)
+    assert (FILE.read(path), path.stat().st_mode & 0o777) == (Body(1), 0o600)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from gpugate.errors import CompareError
 from gpugate.session.options import PROFILERS
 from gpugate.store.version import CACHE_FOLDER, OWN_FOLDERS, VERSIONS, check_out, git, hash_changes
+from tests.support.code_in_child import run_code
 
 
 def commit(folder: Path, message: str) -> str:
@@ -74,14 +75,6 @@ def test_a_ref_that_is_ahead_stands_for_the_common_ancestor(project: Path) -> No
         assert (one.root, one.note) == (project, None)
 
 
-def test_a_name_of_a_commit_and_of_a_folder_is_refused(project: Path) -> None:
-    (project / "main").mkdir()
-    with pytest.raises(CompareError, match=r"'main' is a commit and a folder: give \./main for the folder, or"):
-        check_out("main", project).__enter__()
-    with check_out("./main", project) as one:
-        assert one.root == project / "main"
-
-
 def test_an_error_or_ctrl_c_removes_the_folder(project: Path) -> None:
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error), check_out("main", project):
@@ -89,15 +82,13 @@ def test_an_error_or_ctrl_c_removes_the_folder(project: Path) -> None:
     assert (worktrees(project), list((project / CACHE_FOLDER / VERSIONS).iterdir())) == (1, [])
 
 
-def test_the_folder_of_a_killed_process_is_removed(project: Path) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    versions = project / CACHE_FOLDER / VERSIONS
-    left, mine = (versions / f"0123456789ab-{process}-x" for process in (ended.pid, os.getpid()))
-    for path in (left, mine):
-        assert git(project, "worktree", "add", "-q", "--detach", str(path)) is not None
-    with check_out("main", project):
-        assert (left.exists(), mine.exists()) == (False, True)
+def test_the_folder_of_a_killed_process_is_removed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = f"from gpugate.store.version import *\nwith check_out('main', Path('{project}')): os.kill(os.getpid(), 9)"
+    run_code(code, status=-9)
+    (left,) = (project / CACHE_FOLDER / VERSIONS).glob("[!.]*")
+    monkeypatch.setattr(os, "getpid", lambda: 2**22)  # as of a process in another container
+    with check_out("main", project) as mine, check_out("main", project):
+        assert (left.exists(), mine.root.exists()) == (False, True)
         assert worktrees(project) == 3
 
 
@@ -140,8 +131,14 @@ def test_a_folder_that_git_ignores_has_not_the_commit_of_its_project(project: Pa
     old = project / "versions" / "old"
     old.mkdir(parents=True)
     (old / "value").write_text("7")
-    with check_out("versions/old", project) as version:
-        assert (version.root, version.commit, version.label) == (old, None, "versions/old")
+    for name in ("versions/old", "./versions/old"):
+        with check_out(name, project) as version:
+            assert (version.root, version.commit, version.label) == (old, None, name)
+        git(project, "branch", "versions/old")
+    with pytest.raises(
+        CompareError, match=r"and a commit: give \./versions/old for the one, or versions/old~0 for the o"
+    ):
+        check_out("versions/old", project).__enter__()
 
 
 def test_outside_of_git_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:
