@@ -30,7 +30,7 @@ from gpugate.errors import GpugateError
 from gpugate.results.run import Night
 from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.json_file import parse
-from gpugate.store.store_url import EXAMPLE
+from gpugate.store.store_url import EXAMPLE, find_file
 from gpugate.store.writable_folder import make_ignored
 
 INSERTS: Mapping[str, Callable[[sql.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -138,7 +138,9 @@ def open_store(url: str, make: bool = True) -> Iterator[Store]:
     Raises StoreError where that fails, and without `make` where a SQLite file is absent.
     """
     try:
-        address = _with_driver(make_url(url))
+        address, file = _with_driver(make_url(url)), find_file(url)
+        if file is not None:
+            address = address.set(database=str(file))  # SQLAlchemy 2.0 does not unquote a path, and 2.1 does
         engine = _create_engine(address, make)
     except (ArgumentError, NoSuchModuleError, *NO_VALUE) as error:
         problem = "the URL of the store is no valid one of SQLite or PostgreSQL"

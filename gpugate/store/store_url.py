@@ -46,7 +46,7 @@ def _sqlite(path: Path) -> str:
 
 
 def find_file(url: str) -> Path | None:
-    """The file of a SQLite URL; None for other databases."""
+    """The file of a SQLite URL, in which `%3F` stands for a `?`; None for other databases."""
     name = url.partition("?")[0].removeprefix("sqlite:///")
     return Path(unquote(name)) if url.startswith("sqlite:///") and name else None
 

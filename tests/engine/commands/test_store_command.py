@@ -58,3 +58,4 @@ def test_a_run_that_cannot_be_used_is_named_and_the_others_are_added(
     assert f"{shard}/run.json is shard 2 of 3 of a night: add the night that gpugate verdict --merge makes" in said
     assert count(url) == 2
     assert find_file(url) == project / ".gpugate/store.sqlite"
+    assert (project / ".gpugate/store.sqlite").is_file()
