@@ -124,9 +124,9 @@ def sparkline(trend: Trend, columns: int) -> str:
     middle = (min(logs) + max(logs)) / 2
     half = max((max(logs) - min(logs)) / 2, FLATTEST / 2)
     heights = [min(int((value - middle + half) / (2 * half) * len(BLOCKS)), len(BLOCKS) - 1) for value in logs]
-    new = {mark.night.started for mark in trend.marks}
+    new = {mark.night.key for mark in trend.marks}
     drawn = [
-        f"{NEW_LEVEL if night.started in new else ''}{BLOCKS[height]}"
+        f"{NEW_LEVEL if night.key in new else ''}{BLOCKS[height]}"
         for night, height in zip(trend.nights, heights, strict=True)
     ]
     while sum(map(len, drawn)) > columns:

@@ -18,7 +18,7 @@ results/cpu/level-changes.md has the simulation from which SPENDING was chosen, 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -93,16 +93,15 @@ def _history(machine: str, nights: Sequence[Night], last: int) -> MachineHistory
     level = level_of_one(SERIES_OF_A_CASE * len(ids))
     newest = nights[-last:]
     shown = {case_id for night in newest for case_id in night.cases}
-    keys = {night.key for night in newest}
-    trends = tuple(_trend(case_id, nights, keys, level) for case_id in ids if case_id in shown)
+    trends = tuple(_trend(case_id, nights, last, level) for case_id in ids if case_id in shown)
     return MachineHistory(machine, tuple(newest), trends, fewest_values(level))
 
 
-def _trend(case_id: str, nights: Sequence[Night], newest: Collection[str], level: float) -> Trend:
+def _trend(case_id: str, nights: Sequence[Night], last: int, level: float) -> Trend:
     own, seen = zip(*((night, night.cases[case_id]) for night in nights if case_id in night.cases), strict=True)
     workload = workload_of(case_id)
     changed = [now for then, now in pairwise(own) if workload in Changes(then, now).edited]
-    hidden = sum(night.key not in newest for night in own)
+    hidden = sum(case_id in night.cases for night in nights[:-last])
     return Trend(
         case_id=case_id,
         nights=own[hidden:],

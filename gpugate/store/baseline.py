@@ -173,14 +173,14 @@ def record_cases(
 def _record_case(
     case_id: str, workload: str, runs: Sequence[RunResult], old: Entry | None, recording: Recording, min_processes: int
 ) -> Entry:
-    onto = old.record if recording.adding and old is not None else None
+    onto = old if recording.adding else None
     results = [(run, run.cases[case_id]) for run in runs if case_id in run.cases]
     for _, result in results:
         _check_fit(result, recording)
     found = [(run, result.measurement) for run, result in results if result.measurement is not None]
     # Beside other processes that count, a gate does not count one whose reference the other side slowed.
     measured = [(run, one) for run, one in found if not one.has_slowed_reference]
-    if len(measured) < max(1, min_processes - (len(onto.processes) if onto else 0)):
+    if len(measured) < max(1, min_processes - (len(onto.record.processes) if onto else 0)):
         needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
         again = f'{runs[-1].command} -k "{case_id}"'
         steps = f"measure it again by {again} --gate, or record it by {again} --update-baselines"
@@ -191,14 +191,14 @@ def _record_case(
         steps = f"accept those from {first.started_at} on alone, or record again without editing"
         raise BaselineError(f"the source of {workload!r} changed between the runs: {steps}")
     record = _record(measured, recording, sources[-1])
+    profile = next((one.optimized_profile for _, one in reversed(measured) if one.optimized_profile is not None), None)
     if onto is not None:
-        _check_alike(case_id, onto, record)
-        record = _join(onto, record)
+        _check_alike(case_id, onto.record, record)
+        record = _join(onto.record, record)
+        if profile is None or record.recorded_at == onto.record.recorded_at:
+            profile = onto.profile  # the recorded processes are newer, or the only ones with a profile
     elif old is not None and old.record.source_hash == record.source_hash and not recording.force:
         _check_worth_replacing(case_id, old.record, record)
-    profile = next((one.optimized_profile for _, one in reversed(measured) if one.optimized_profile is not None), None)
-    if old is not None and onto is not None and (profile is None or record.recorded_at == onto.recorded_at):
-        profile = old.profile  # the recorded processes are newer, or the only ones with a profile
     return Entry(record, profile)
 
 

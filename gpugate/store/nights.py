@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpugate.errors import GpugateError
+from gpugate.errors import GpugateError, OptionError
 from gpugate.machine.environment import machine_name
 from gpugate.results.run import Provenance, RunResult, night_of
 from gpugate.store import run_file
@@ -41,11 +41,11 @@ def add_folder(store: Store, folder: Path) -> Added:
     for path in paths:
         try:
             run = run_file.read_night(path)
+            if run.shard is not None:
+                step = "add the night that gpugate verdict --merge makes"
+                raise OptionError(f"{path} is shard {run.shard} of a night: {step}")
         except GpugateError as error:
             refused.append(str(error))
-            continue
-        if run.shard is not None:
-            refused.append(f"{path} is shard {run.shard} of a night: add the night that gpugate verdict --merge makes")
         else:
             new += store.add(night_of(run, path.parent.name if path.name == RUN else path.stem))
     return Added(new, len(paths) - len(refused) - new, tuple(refused))

@@ -17,7 +17,6 @@ from gpugate.store.writable_folder import choose_folder, lock_folder, make_ignor
 from gpugate.units import SHORT_COMMIT, number_of
 
 WORKING_TREE = "."
-TO_COMMIT = ("rev-parse", "--verify", "--quiet", "--end-of-options")  # the words of git before a ref
 MODULES_FILE = ".gitmodules"
 MOST_READ_BYTES = 2**20  # of a new file, to hash it
 CACHE_FOLDER, VERSIONS = ".gpugate-cache", "versions"
@@ -61,12 +60,12 @@ def check_out(name: str, project: Path, head: str | None = None) -> Iterator[Ver
 
     A folder is taken as it is; any other name is a git ref, which gets a worktree in VERSIONS of the cache folder.
     With `head`, a commit, a ref stands for its common ancestor with the head, as in `git diff name...`, since what it
-    gained later is no change of the head. Raises CompareError where the version does not exist or cannot be checked
-    out.
+    gained later is no change of the head. Raises CompareError where the version does not exist, cannot be checked out
+    or has the name of a folder and of a ref.
     """
     name, note = name.removesuffix("..."), None
     folder = (project / name).resolve()
-    if folder.is_dir() and git(project, *TO_COMMIT, f"{name}^{{commit}}") is None:
+    if folder.is_dir() and _commit_of(project, name) is None:
         yield _describe_folder(name, folder)
         return
     commit = find_commit(name, project, "give a branch, tag, commit or folder")
@@ -100,12 +99,17 @@ def check_out(name: str, project: Path, head: str | None = None) -> Iterator[Ver
 def find_commit(name: str, project: Path, step: str = "give a branch, tag or commit") -> str:
     """The full name of the commit of a git ref. Raises CompareError for one that is absent or also names a folder."""
     top = find_repository(project, f"{name!r} is no folder", "give a folder")
-    commit = git(project, *TO_COMMIT, f"{name}^{{commit}}")
+    commit = _commit_of(project, name)
     if commit is None:
         raise CompareError(f"{name!r} is no commit of {top}: {suggest_commit(project, step)}")
     if (project / name).is_dir():
         raise CompareError(f"{name!r} is a folder and a commit: give ./{name} for the one, or {name}~0 for the other")
     return commit
+
+
+def _commit_of(project: Path, ref: str) -> str | None:
+    """The full name of the commit of a ref; None where git knows none."""
+    return git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
 
 
 def suggest_commit(project: Path, step: str) -> str:

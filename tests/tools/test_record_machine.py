@@ -131,6 +131,9 @@ def test_a_call_goes_on_where_the_last_one_ended(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     words = [str(runs), "--kind", "cpu", "--machine", "none", "--cases", "two-layer-net/inductor", "--perf-budget", "1"]
+    with pytest.raises(SystemExit):
+        main([*words, "--cases", "nothing"])
+    assert "no cpu case has an id that contains one of 'nothing'" in capsys.readouterr().err
     assert main([*words, "--processes", "1"]) == 0
     assert "1 case of 1 have 1 process each" in capsys.readouterr().out
     assert main([*words, "--processes", "2", "--minutes", "0.1"]) == 1

@@ -111,7 +111,7 @@ def test_a_store_that_fails_is_a_warning_and_no_other_status(project: TinyProjec
     assert ended.status == 0
     (line,) = [line for line in ended.text.splitlines() if "not in the store" in line]
     assert line.startswith(f"warning: this run is not in the store: {project.path}/broken.sqlite cannot be opened (")
-    assert line.endswith("delete a damaged one and fill it by gpugate store add")
+    assert line.endswith("give another store, or delete a damaged one and fill it by gpugate store add")
     assert project.json()["exit_status"] == 0
 
 
