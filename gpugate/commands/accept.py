@@ -91,9 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list_processes(run: RunResult, wanted: Sequence[str]) -> Iterator[RunResult]:
-    """The run with the wanted cases, or all, and a run of each further process that confirmed some of them."""
+    """The run with the wanted cases, or all, and a run of each further process that confirmed some of them; nothing of
+    a run without a wanted case, which may be of other software."""
     cases = {name: case for name, case in run.cases.items() if not wanted or name in wanted}
-    yield replace(run, cases=cases)
+    if cases or not wanted:
+        yield replace(run, cases=cases)
     for number in range(max((len(case.attempts) for case in cases.values()), default=0)):
         further = {name: case.attempts[number] for name, case in cases.items() if len(case.attempts) > number}
         measured = {

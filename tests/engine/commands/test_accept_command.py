@@ -112,7 +112,8 @@ def test_a_case_of_a_gate_is_accepted_with_its_confirmations(here: Path, capsys:
     slower = replace(of("net", "fused", 2.8), attempts=[Confirmation(of("net", "fused", 2.81).measurement)])
     Path("night").mkdir()
     skipped = replace(of("net", "graph", 1.0), measurement=None, skipped="needs two GPUs")
-    stored(Path("night/run.json"), slower, of("ring", "pinned", 2.9), skipped, started_at=HOURS[5])
+    stored(Path("night/run-1.json"), slower, of("ring", "pinned", 2.9), skipped, started_at=HOURS[5])
+    stored(Path("night/run-2.json"), of("ring", "pinned", 2.9), environment=replace(MACHINE, driver="590.2"))
     assert main(["accept", "night", "--case", "net/gone/cuda", "--processes", "2"]) == 2
     wanted = ["accept", "night", "--case", "net/fused/cuda", "--processes", "2", "--reason", "exact sums"]
     assert main(wanted) == 0
