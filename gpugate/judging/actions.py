@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gpugate.judging.evidence import Evidence
-from gpugate.statistics.policy import DECIDING_PROCESSES, SHARP
+from gpugate.statistics.policy import DECIDING_PROCESSES
 
 
 class Action(str, Enum):
@@ -22,8 +22,8 @@ class Action(str, Enum):
 class Allowed:
     """The measurements that a session allows.
 
-    `duet`: it knows the code to compare with. `changed`: the source is not that of the record, so that every record is
-    compared, a sharp one, too.
+    `duet`: it knows the code to compare with. `changed`: the source is not that of the record, or the user names the
+    code to compare with, so that a duet needs no alarm.
     """
 
     pairs: bool = True
@@ -62,10 +62,8 @@ def next_action(evidence: Evidence, allowed: Allowed) -> Action:
 
 
 def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:
-    """A duet is measured once, of a case whose times alarm or are open, whose record would miss a slowdown of SHARP by
-    its wall time and by its bill, or whose source changed. No duet decides about a case whose times are no result."""
+    """A duet is measured once, of a case whose times alarm or are open, or whose source changed: the recorded source is
+    not slower than itself. No duet decides about a case whose times are no result."""
     if evidence.code is not None or not evidence.timed or evidence.slowed:
         return False
-    limits, bill = evidence.wall_limits, evidence.detectable_by_bill
-    is_blunt = (limits is None or limits.detectable > SHARP) and (bill is None or bill > SHARP)
-    return evidence.promise_is == "missed" or evidence.not_within or is_blunt or allowed.changed
+    return allowed.changed or evidence.promise_is == "missed" or evidence.not_within

@@ -465,10 +465,10 @@ def _detectable(case: CaseResult) -> float:
 
 
 def _is_not_gated(case: CaseResult) -> bool:
-    """True where the wall time is undecided, or where the record misses a slowdown of SHARP and no duet decided, unless
-    another check is red."""
-    wall = next((one for one in case.verdicts if one.check == "throughput"), None)
-    if wall is None or case.remembered is None or case.worst not in GOOD | {Outcome.UNDECIDED}:
+    """True where the wall time is undecided, or where the source or the software changed, the record misses a slowdown
+    of SHARP and no duet decided, unless another check is red."""
+    wall, record = next((one for one in case.verdicts if one.check == "throughput"), None), case.remembered
+    if wall is None or record is None or case.worst not in GOOD | {Outcome.UNDECIDED}:
         return False
-    is_shown = any(reason.code is ReasonCode.CODE_NOT_SLOWER for reason in wall.reasons)
+    is_shown = not record.differences or any(reason.code is ReasonCode.CODE_NOT_SLOWER for reason in wall.reasons)
     return wall.outcome is Outcome.UNDECIDED or (wall.good and not is_shown and _detectable(case) > SHARP)

@@ -196,7 +196,7 @@ def _allow(session: PerfSession, result: CaseResult, more_s: float, has_changed:
     """The measurements of a case that the session allows, after its first one; more pairs take `more_s`.
 
     A process that is recorded, that measures for another one, or that is the only one takes no further pairs. A case
-    without a record is compared only with code that the user names.
+    without a record is compared only with code that the user names, and every case is compared with that.
     """
     against, looks = session.options.against, session.result.mode is Mode.DEVELOPER
     processes = session.options.deciding_processes
@@ -205,7 +205,7 @@ def _allow(session: PerfSession, result: CaseResult, more_s: float, has_changed:
         pairs=processes > 1 and has_time,
         processes=processes,
         duet=result.remembered is not None if against == AUTO else against != OFF,
-        changed=has_changed,
+        changed=has_changed or against not in (AUTO, OFF),
     )
 
 

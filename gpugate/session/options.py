@@ -166,8 +166,8 @@ OPTIONS = {
     "are the GPUs (default: none)",
     "--perf-mutate FAULT": "put a known fault into every optimized side, so that a check must fail; not with --gate: "
     f"{', '.join(SPELLING.values())} (default: none)",
-    "--against REF": "compare the code in turns with the ancestor that HEAD and REF share, where a record alarms or "
-    "misses a slowdown of 5 %; auto is the recorded commit, off compares nothing (default: auto with --gate, else off)",
+    "--against REF": "compare each case in turns with the ancestor that HEAD and REF share; auto compares with the "
+    "recorded commit where a record alarms or the source changed, off nothing (default: auto with --gate, else off)",
     "--explain": "explain for every case where its time went since the record, or against its reference without a "
     "record (default: for cases that fail)",
     "--nsys[=DIR]": "judge nothing; write an Nsight Systems report of a few warm steps of each side to DIR, by "

@@ -13,6 +13,7 @@ from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import RunView
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
+from gpugate.results.changes import SOURCE_CHANGED
 from gpugate.results.duet import RecordedCode
 from gpugate.results.run import RunResult
 from gpugate.statistics.variation import Control, Variation
@@ -88,6 +89,7 @@ def test_colour_changes_no_word(gpu_run: RunResult) -> None:
 
 GOOD: Measurement = measured()
 BLUNT = record(replace(RECORDED, control=Control(0.5, Variation(0.02, 4.0))))
+BLUNT_AND_CHANGED = replace(BLUNT, differences=(SOURCE_CHANGED,))
 
 
 def judged(made: CaseResult) -> CaseResult:
@@ -143,10 +145,11 @@ def test_the_last_lines_name_the_reason_of_a_record() -> None:
         (judged_case(GOOD), False),
         (judged_case(measured(11.5)), False),  # REGRESSED
         (judged_case(measured(11.5), launch_slowdown=1.5), True),
-        (judged_case(GOOD, remembered=BLUNT), True),  # with --against off, nothing shows 5 %
-        (judged_case(measured(error=1.0), remembered=BLUNT), False),  # WRONG
-        (judged_case(GOOD, remembered=BLUNT, recorded_code=code(10.0)), False),
-        (judged_case(GOOD, remembered=BLUNT, recorded_code=code(10.0, spread=0.3)), True),
+        (judged_case(GOOD, remembered=BLUNT), False),  # nothing changed
+        (judged_case(GOOD, remembered=BLUNT_AND_CHANGED), True),  # with --against off, nothing shows 5 %
+        (judged_case(measured(error=1.0), remembered=BLUNT_AND_CHANGED), False),  # WRONG
+        (judged_case(GOOD, remembered=BLUNT_AND_CHANGED, recorded_code=code(10.0)), False),
+        (judged_case(GOOD, remembered=BLUNT_AND_CHANGED, recorded_code=code(10.0, spread=0.3)), True),
         (judged_case(GOOD, recorded_code=code(10.0, spread=0.3)), False),  # its record is sharp
         (judged_case(measured(11.5), remembered=None), False),  # NO_BASELINE
     ],

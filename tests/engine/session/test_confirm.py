@@ -85,7 +85,7 @@ def test_slower_code_fails_although_the_record_is_blunt(recorded_commit: TinyPro
     recorded_commit.edit_baseline(spread_out)
     passed = recorded_commit.run(*GATE)
     assert passed.status == 0, passed.text
-    assert code_of(recorded_commit)["unchanged"] is True
+    assert code_of(recorded_commit) is None, "its source is the recorded one"
     recorded_commit.workload(SLOWER)
     failed = recorded_commit.run(*GATE)
     assert failed.status == 1, failed.text
@@ -130,9 +130,10 @@ def test_a_duet_that_is_cut_off_at_half_of_the_time_names_its_case(tmp_path: Pat
 def test_a_duet_needs_a_record_or_code_that_the_user_names(tmp_path: Path) -> None:
     recorded: Any = SimpleNamespace(remembered="a record")
     new: Any = SimpleNamespace(remembered=None)
-    for against, case, duet in (("off", recorded, 0), ("auto", recorded, 1), ("auto", new, 0), ("main", new, 1)):
+    table = ("off", recorded, 0, 0), ("auto", recorded, 1, 0), ("auto", new, 0, 0), ("main", new, 1, 1)
+    for against, case, *duet in table:
         allowed = measure_case._allow(made_up_session(tmp_path, against=against), case, 1.0, has_changed=False)
-        assert allowed.duet is bool(duet)
+        assert [allowed.duet, allowed.changed] == duet
 
 
 def add_zeta(project: TinyProject) -> None:
