@@ -17,9 +17,9 @@ import numpy as np
 from scipy import special
 
 from gpugate.report.table import Table, columns
+from gpugate.report.view import SHARP
 from gpugate.results.duet import DuetOutcome, DuetSize
 from gpugate.session.time_plan import CASE_DOUBT_S
-from gpugate.statistics.policy import SHARP
 from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.json_file import write_atomically
 from gpugate.units import percent

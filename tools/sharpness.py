@@ -16,8 +16,8 @@ import numpy as np
 
 from gpugate import units
 from gpugate.report.table import Table, columns
+from gpugate.report.view import SHARP
 from gpugate.results.summary import History
-from gpugate.statistics.policy import SHARP
 from gpugate.store import baseline
 from gpugate.store.json_file import write_atomically
 from gpugate.store.source_hash import parse_module

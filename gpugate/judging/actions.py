@@ -34,7 +34,7 @@ class Allowed:
 
 def next_action(evidence: Evidence, allowed: Allowed) -> Action:
     """The next measurement: a process confirms an alarm of one process or settles a contradiction of two, a duet shows
-    what the record cannot, and pairs narrow an interval that a limit crosses.
+    what the record cannot, and pairs narrow the interval of a case without a record.
 
     A duet comes before further looks at the wall time, which needs none where the duet decides, nor on a slow host. No
     further measurement changes a wrong output, a side that did not engage, an unfit machine or an impossible time. On a
@@ -53,12 +53,12 @@ def next_action(evidence: Evidence, allowed: Allowed) -> Action:
     wall_is = evidence.wall_is if decides else ""
     is_loaded = evidence.result.device_kind == "cpu" and evidence.busy is not None
     is_open = "open" in (evidence.promise_is, wall_is) and not is_loaded
-    is_first = not evidence.result.attempts and evidence.first.attempts == 1
-    if allowed.pairs and is_open and is_first:
-        return Action.PAIRS
-    # Without a record no gate passes the case, so an open time needs no further process.
+    # A fresh process says more than further pairs. Without a record, no gate passes the case, which needs none.
+    if is_open and evidence.record is None:
+        is_first = not evidence.result.attempts and evidence.first.attempts == 1
+        return Action.PAIRS if allowed.pairs and is_first else Action.STOP
     is_doubtful = wall_is == "slower" and (evidence.alone or evidence.doubted)
-    return Action.PROCESS if may_confirm and (is_doubtful or (is_open and evidence.record)) else Action.STOP
+    return Action.PROCESS if may_confirm and (is_doubtful or is_open) else Action.STOP
 
 
 def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:

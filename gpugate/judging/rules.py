@@ -72,7 +72,7 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
     first, code, record = one.first, one.code, one.record
     times: Facts = {"processes": len(one.timed)}
     faster = one.speedup.median if one.speedup is not None and len(one.timed) == 2 else None
-    promise: Facts = {**times, "allowed": one.allowed or None, "faster": faster}
+    promise: Facts = {**times, "allowed": one.allowed or None, "faster": faster, "usual_low": one.usual_low or None}
     duet: Facts = {}
     if code is not None:
         duet = {"commit": code.commit, **(_change_of(one.duet.ratio) if one.duet else {"problem": code.problem})}
@@ -129,6 +129,7 @@ def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | Non
 
 OF_PROMISE = (ReasonCode.SPEEDUP_BELOW_PROMISE, ReasonCode.PROMISE_OPEN, ReasonCode.PROMISE_KEPT)
 OF_SLOW_HOST = ReasonCode.SLOW_HOST, Outcome.UNDECIDED, NextStep.COOL_MACHINE
+OF_CUT_OFF_DUET = ReasonCode.CODE_SEEMS_SLOWER, Outcome.UNDECIDED, NextStep.FIND_COMMIT
 OF_WALL = (ReasonCode.WALL_AS_RECORDED, ReasonCode.FASTER_THAN_RECORD, ReasonCode.SLOWER_THAN_RECORD)
 OF_CODE = (
     ReasonCode.CODE_SLOWER,
@@ -198,12 +199,7 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
     "throughput": (
         *NO_TIMES,
         Rule(lambda one: one.code_is == "slower", ReasonCode.CODE_SLOWER, Outcome.REGRESSED, NextStep.FIND_COMMIT),
-        Rule(
-            lambda one: one.code_is == "seems slower",
-            ReasonCode.CODE_SEEMS_SLOWER,
-            Outcome.UNDECIDED,
-            NextStep.FIND_COMMIT,
-        ),
+        Rule(lambda one: one.code_is == "seems slower", *OF_CUT_OFF_DUET),
         Rule(lambda one: one.lacks_record, ReasonCode.NO_RECORD, Outcome.NO_BASELINE, _record),
         Rule(lambda one: one.record is None, ReasonCode.NO_RECORD, Outcome.PASS),
         Rule(lambda one: one.only_the_machine, ReasonCode.THE_MACHINE, Outcome.PASS),

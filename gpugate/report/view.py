@@ -32,10 +32,10 @@ from gpugate.results.verdict import (
     order_verdicts,
     outcome_word,
 )
-from gpugate.statistics.policy import SHARP
 from gpugate.units import date_of, number_of, percent
 
 MOST_NAMED = 3  # optimizations by name
+SHARP = 0.05  # a gate that misses a slowdown of this share is blunt
 REPEATING = "wrong output"  # the kind of an autopsy whose cause is the reason of the verdict
 NO_EVIDENCE = (Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED)  # such times are no evidence of a gain
 

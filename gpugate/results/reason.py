@@ -105,7 +105,9 @@ def _promise(one: str, both: str) -> Words:
         if "min_speedup" not in facts:
             return f"{speedup}; nothing is promised for this kind of device"
         allowed = f" -{units.percent(facts['allowed'])}" if "allowed" in facts else ""
-        return f"{speedup} {verb} the promised {units.ratio(facts['min_speedup'])}{allowed}"
+        known = facts.get("usual_low", 0.0) >= facts["min_speedup"] > facts["speedup_low"]
+        usual = f", by its record at least {units.ratio(facts['usual_low'])}," if known else ""
+        return f"{speedup}{usual} {verb} the promised {units.ratio(facts['min_speedup'])}{allowed}"
 
     return words
 

@@ -15,7 +15,7 @@ from tests.support.judged_cases import COUNTED, RECORDED, billed, case, code, me
 
 STOP, PAIRS, PROCESS, DUET = Action.STOP, Action.PAIRS, Action.PROCESS, Action.DUET
 FINE, SLOW, OPEN = measured(), measured(11.5), measured(10.1, spread=0.03)
-TOO_SLOW = measured(23.0)  # 1.3x, where 1.5x are promised
+TOO_SLOW, CROSSING = measured(23.0), measured(20.0, spread=0.1)  # 1.3x and 1.5x, where 1.5x are promised
 GREW, SLOWER_BILL = with_bill(FINE, kernel_ms=9.0), with_bill(SLOW, kernel_ms=9.0)
 FAILED = Confirmation(None, "a fresh process gave no result")
 BUSY = {"optimized_counters": {**COUNTED, "other_cores": 1.0}}
@@ -27,12 +27,13 @@ BLUNT = record(replace(RECORDED, control=Control(0.5, Variation(0.03, 4.0))))
     ("found", "expected"),
     [
         (case(FINE), STOP),
-        # Pairs, once, where they can narrow an interval that a limit crosses.
-        (case(OPEN), PAIRS),
-        (case(replace(OPEN, attempts=2)), PROCESS),
-        (case(measured(20.0, spread=0.1)), PAIRS),
+        # An open time: pairs, once, where there is no record, else a process.
+        (case(CROSSING, remembered=None), PAIRS),
+        (case(replace(CROSSING, attempts=2), remembered=None), STOP),
+        (case(CROSSING), PROCESS),
+        (case(OPEN), PROCESS),
         (case(replace(OPEN, **BUSY), case_id="net/fast/cpu"), STOP),
-        (case(replace(OPEN, **BUSY)), PAIRS),  # the load of a CPU does not widen a GPU's interval
+        (case(replace(OPEN, **BUSY)), PROCESS),  # the load of a CPU does not widen a GPU's interval
         # A process, before an alarm and to settle a contradiction.
         (case(SLOW), PROCESS),
         (case(SLOW, SLOW), STOP),
@@ -92,7 +93,7 @@ DUETS = Allowed(duet=True)
         (case(SLOW, recorded_code=code(10.0)), DUETS, STOP),
         (case(OPEN, recorded_code=code(None)), DUETS, STOP),
         (case(SLOW, recorded_code=RecordedCode("", problem="no commit")), DUETS, PROCESS),
-        (case(OPEN, recorded_code=RecordedCode("", problem="no commit")), DUETS, PAIRS),
+        (case(OPEN, recorded_code=RecordedCode("", problem="no commit")), DUETS, PROCESS),
         (case(FINE, remembered=None), Allowed(duet=True, changed=True), DUET),
         (case(FINE), Allowed(duet=True, changed=True), DUET),  # though its record is sharp
         (case(FINE), Allowed(changed=True), STOP),
